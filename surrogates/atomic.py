@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
     """Replace ``path`` by ``content``; see :func:`replacing`.
 
     Raises:
         OSError: if it cannot be written; the former file stays.
     """
-    with replacing(path) as temporary:
+    with replacing(path, mode) as temporary:
         temporary.write_bytes(content)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give the name of a temporary file beside ``path``; what is written there is synced to disk
-    and takes its place.
+def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
+    """Give the name of a temporary file beside ``path``, made with the permissions ``mode``; what
+    is written there is synced to disk and takes its place.
 
     Every writer has a name of its own, ``path`` with an ending ``.tmp``. The file is removed on any
     exception; only a process that is killed leaves it.
@@ -34,6 +34,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     try:
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
@@ -61,8 +62,9 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
-    """Open a file of a study by the flags of ``os.open``, and return its descriptor.
+def open_own(path: Path, flags: int) -> int:
+    """Open a file of a study by the flags of ``os.open``, and return its descriptor; one that is
+    made can be read and written by its owner alone.
 
     Raises:
         RuntimeError: if it is not a regular file, or has another name.
@@ -71,7 +73,7 @@ def open_own(path: Path, flags: int, mode: int = 0o666) -> int:
     require_own(path)
     # A link or a pipe may have taken its place since
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags, mode)
+    descriptor = os.open(path, flags, 0o600)
     try:
         _check(path, os.fstat(descriptor), folder=False)
     except BaseException:

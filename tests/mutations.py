@@ -51,7 +51,10 @@ PATHS = "surrogates/functions/paths.py"
 TILES = "surrogates/operators/tiles.py"
 SELECTION = "acquisition/selection.py"
 BELIEF = "scalable_bo/modelling/belief.py"
-SEALS = "scalable_bo/storage/seals.py"
+LEGACY = "scalable_bo/storage/legacy.py"
+LOCK = "scalable_bo/storage/lock.py"
+LOG = "scalable_bo/storage/log.py"
+REPAIR = "scalable_bo/storage/repair.py"
 SHARED = "scalable_bo/storage/shared.py"
 SHEETS = "scalable_bo/storage/sheets.py"
 SQLITE = "scalable_bo/storage/sqlite.py"
@@ -179,16 +182,16 @@ MUTANTS = (
         STORAGE,
     ),
     Mutant(SHEETS, "or id in self._seen:", "or False:", STORAGE),
-    Mutant(SEALS, "        if number:\n", "        if False:\n", STORAGE),
-    Mutant(SEALS, "int(check, 16) == zlib.crc32(number)", "True", STORAGE),
-    Mutant(ROWS, "whole[list(self.reasons)] = True", "pass", STORAGE),
-    Mutant(SQLITE, '" = ? AND told IS NULL"', '" = ?"', STORAGE),
     Mutant(
-        SQLITE,
-        '"UPDATE asks SET num_observed = ? WHERE',
-        '"UPDATE asks SET num_observed = 0 * ? WHERE',
-        STORAGE,
+        LEGACY, 'row.pop("seal") != digest_of(row.values())', 'row.pop("seal") is None', STORAGE
     ),
+    Mutant(LOCK, "os.kill(pid, 0)", "pass", STORAGE),
+    Mutant(LOG, "rows.next_told += len(self._ids) - len(places)", "pass", STORAGE),
+    Mutant(REPAIR, "if stored == digest_of(digest, content):", "if stored:", STORAGE),
+    Mutant(ROWS, "whole[list(self.reasons)] = True", "pass", STORAGE),
+    Mutant(SQLITE, " or digest != stored", "", STORAGE),
+    Mutant(SQLITE, "if last != len(writes):", "if False:", STORAGE),
+    Mutant(SQLITE, '"PRAGMA journal_mode = DELETE"', '"PRAGMA journal_mode = WAL"', STORAGE),
 )
 
 

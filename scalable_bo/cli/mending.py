@@ -21,9 +21,5 @@ def repair(place: StudyPlace) -> None:
     if lost is None:
         typer.echo(f"The study in {folder} is whole.")
         return
-    for line in lost:
-        typer.echo(line)
-    typer.echo(
-        f"Restored the study in {folder}"
-        + ("; points that were lost are failures now." if lost else ", and nothing is lost.")
-    )
+    for line in lost or ["nothing"]:
+        typer.echo(f"Restored the study in {folder}; lost: {line}.")

@@ -44,7 +44,7 @@ class Checkpoint:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint, complete or not at all, and remove all but the last two."""
     require_own(folder, folder=True)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, mode=0o700)
     tensors = {
         name: tensor.detach().cpu().clone().contiguous()
         for name, tensor in checkpoint.tensors.items()
@@ -54,6 +54,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     write_atomically(
         folder / f"ask-{checkpoint.ask:08d}.safetensors",
         save(tensors, metadata={"scalable_bo": json.dumps(about)}),
+        mode=0o600,
     )
     # A study has one writer: they are of processes that ended in the middle
     killed = folder.glob("ask-*.tmp")

@@ -1,64 +1,76 @@
-"""The storage of a study in a folder: a SQLite database of everything asked, told and added.
+"""The storage of a study in a folder: a SQLite database of what was written, one write a row.
 
-    study.sqlite    the rows; the single source of truth
+    study.sqlite    the writes; the single source of truth
     backup.sqlite   a copy of it, made when the study is closed and now and then before
-    writes          how often it has been written
-    checkpoints/    the surrogate after the last two asks, derived from the rows
+    checkpoints/    the surrogate after the last two asks, derived from the writes
     lock            held by the one process that writes
 
-Every method that writes is one transaction, on disk when it returns (write-ahead log, synchronous
-FULL).
+A write is a transaction, on disk when the method returns. Its digest is one of its content and of
+the digest before, so that rows which belong together are read and no others. Files can be read and
+written by their owner alone.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import sqlite3
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-import torch
-from torch import Tensor
+from scalable_bo.storage import legacy
+from scalable_bo.storage.lock import WriterLock
+from scalable_bo.storage.log import digest_of, pack, replay, unpack
+from scalable_bo.storage.storage import Contents, LoggedStorage, Write
+from surrogates.atomic import open_own, replacing, require_own, sync_folder
 
-from scalable_bo.storage import seals
-from scalable_bo.storage.database import (
-    DamagedError,
-    WriterLock,
-    back_up,
-    check_and_migrate,
-    connect,
-    copy_into,
-    create,
-    damaged,
-    reading,
-    require_database,
-)
-from scalable_bo.storage.rounds import AskReport
-from scalable_bo.storage.rows import Outcomes, Rows
-from scalable_bo.storage.storage import Ask, Change, Contents, Source
-
-# The columns of what is read and written whole, in the order of their dataclasses
-ASK = "number, num_points, num_observed, num_drawn, refitted"
-COST = (
-    "ask, seconds_fit, seconds_solve, seconds_acquisition, residual, solver, converged, choice,"
-    " error"
-)
-SOURCE = "name, digest, first_id, num_rows"
-CHANGE = "time, kind, id, value, noise, reason, why"
-READ_AT_ONCE = 100_000
+APPLICATION_ID = 0x5342_4F31  # in the file's header, where `file` and others look
+VERSION = 10
+DATABASE = "study.sqlite"
+BACKUP = "backup.sqlite"
+JOURNALS = (f"{DATABASE}-journal", f"{DATABASE}-wal")
 SECONDS_BETWEEN_BACKUPS = 60.0
 SHARE_OF_BACKUPS = 0.02  # at most, of the time that a study is open
+# AUTOINCREMENT lets SQLite keep the last number, by which a write that is missing at the end shows.
+TABLE = """CREATE TABLE writes (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,  -- from 1
+    content BLOB NOT NULL,
+    digest TEXT NOT NULL  -- of all writes up to this one
+)"""
+DEFINITIONS = {
+    ("table", "writes", TABLE),
+    ("table", "sqlite_sequence", "CREATE TABLE sqlite_sequence(name,seq)"),
+}
+# What reading damaged content raises: SQLite's errors, and whatever else its Python module, or what
+# takes the values that it returns, makes of them
+UNREADABLE = (
+    sqlite3.Error,
+    sqlite3.Warning,
+    ArithmeticError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+_NOT_THE_CONTENT = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_BUSY,
+}
 
 
-class SQLiteStorage:
+class DamagedError(RuntimeError):
+    """A study is not whole."""
+
+
+class SQLiteStorage(LoggedStorage):
     """The database in ``folder``; held until ``close``, and made by the first ``save_settings``.
 
     Args:
@@ -71,29 +83,28 @@ class SQLiteStorage:
         OSError: if the disk is full, read-only or cannot be read.
     """
 
+    _settings: str | None  # as JSON
+    _unread: list[Write]  # until ``load``
+
     def __init__(self, folder: Path, must_exist: bool = False) -> None:
-        self.folder = folder
-        database = folder / "study.sqlite"
         if must_exist:
             require_database(folder)
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"`path` must be a folder, got the file {folder}. Name another.")
+        self._begin(folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = WriterLock(folder / "lock")
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._held.lock = WriterLock(folder / "lock")
         except OSError as error:
             raise OSError(
                 f"{self.name} could not be opened: {error.strerror}. Make the folder writable; to"
                 " look at what is stored, use `scalable-bo status`, `export` or `report`."
             ) from error
-        self._held = _Held(folder, lock)
-        self._close = weakref.finalize(self, self._held.close)
         try:
-            if database.exists():
-                writes = seals.read_count(folder / "writes")
-                self._held.connection = check_and_migrate(connect(database), folder, writes)
-            elif (folder / "checkpoints").exists() or (folder / "study.sqlite-wal").exists():
-                raise DamagedError(damaged(folder, "study.sqlite is missing"))
+            if (folder / DATABASE).exists():
+                self._read(connect(folder / DATABASE))
+            elif any((folder / name).exists() for name in ("checkpoints", BACKUP, *JOURNALS)):
+                raise DamagedError(damaged(folder, f"{DATABASE} is missing"))
         except BaseException:
             self.close()
             raise
@@ -109,18 +120,15 @@ class SQLiteStorage:
         """
         require_database(folder)
         self = cls.__new__(cls)
-        self.folder = folder
+        self._begin(folder)
         copy = connect(":memory:")
-        writes = seals.read_count(folder / "writes")  # before more of them are copied
         try:
-            with reading(folder):
-                copy_into(copy, folder / "study.sqlite")
+            with reading(folder), closing(connect(folder / DATABASE)) as source:
+                source.backup(copy)
         except BaseException:
             copy.close()
             raise
-        self._held = _Held(folder, None)
-        self._close = weakref.finalize(self, self._held.close)
-        self._held.connection = check_and_migrate(copy, folder, writes)
+        self._read(copy)
         return self
 
     @property
@@ -152,148 +160,134 @@ class SQLiteStorage:
 
     def load_settings(self) -> dict[str, Any] | None:
         """Read what the study was made with, in the order given."""
-        if self._held.connection is None:
-            return None
-        with reading(self.folder):
-            found = self._connection.execute("SELECT name, value FROM settings ORDER BY rowid")
-            return {name: json.loads(value) for name, value in found}
+        return None if self._settings is None else json.loads(self._settings)
 
     def save_settings(self, settings: Mapping[str, Any]) -> None:
         """Store what the study is made with; the first time, make the database."""
-        texts = {name: json.dumps(value) for name, value in settings.items()}
+        text = json.dumps(settings)
         if self._held.connection is None:
             self.require_writable()
-            database = self.folder / "study.sqlite"
-            create(database, texts)
-            self._held.connection = check_and_migrate(connect(database), self.folder)
-            return
-        with self._transaction() as connection:
-            connection.execute("DELETE FROM settings")
-            connection.executemany(
-                "INSERT INTO settings (name, value) VALUES (?, ?)", texts.items()
-            )
-            seals.seal(connection, "settings")
+            create(self.folder / DATABASE, [pack(Write("save_settings", (text,)))])
+            self._read(connect(self.folder / DATABASE))
+        else:
+            self._append("save_settings", text)
+        self._settings = text
 
     def load(self, dim: int) -> Contents:
-        """Read all that is stored, of ``dim`` parameters.
+        """Read all that is stored, of ``dim`` parameters."""
+        with reading(self.folder):
+            writes, self._unread = self._unread or self._writes(), []
+        return replay(writes, dim)
 
-        Raises:
-            RuntimeError: if it does not fit together.
+    def _begin(self, folder: Path) -> None:
+        self.folder = folder
+        self._held = _Held(folder)
+        self._close = weakref.finalize(self, self._held.close)
+        self._settings = None
+        self._unread = []
+
+    def _read(self, connection: sqlite3.Connection) -> None:
+        """Check a database and read it, in the form of this version; close it if that fails."""
+        try:
+            self._held.connection = connection
+            with reading(self.folder):
+                version = self._check()
+            if version < VERSION:
+                self._convert(version)
+            with reading(self.folder):
+                # Unlike a log, it leaves no committed write behind a byte that ends what is read.
+                connection.execute("PRAGMA journal_mode = DELETE")
+                connection.execute("PRAGMA synchronous = EXTRA")
+                self._unread = writes = self._writes()
+                self._settings = [w.arguments[0] for w in writes if w.name == "save_settings"][-1]
+        except BaseException:
+            self._held.connection = None
+            connection.close()
+            raise
+
+    def _check(self) -> int:
+        """Check what a database is, and return its version. Nothing is read of tables that are not
+        of a study: a view in the place of one may never end.
+        """
+        connection, folder = self._connection, self.folder
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application != APPLICATION_ID:
+            raise DamagedError(damaged(folder, f"{DATABASE} is no database of a study"))
+        if version > VERSION:
+            raise RuntimeError(
+                f"{self.name} has version {version} of the schema, this scalable_bo reads up to"
+                f" {VERSION}. Install a newer scalable_bo; if there is none, move {DATABASE} away:"
+                f" `scalable-bo repair {folder}` restores its backup."
+            )
+        if version < 1:
+            raise DamagedError(damaged(folder, f"version {version} of the schema does not exist"))
+        found = set(connection.execute("SELECT type, name, sql FROM sqlite_master"))
+        if other := found ^ DEFINITIONS if version == VERSION else legacy.find_strange(found):
+            names = ", ".join(sorted({f"{kind} {name}" for kind, name, _ in other}))
+            raise DamagedError(
+                damaged(folder, f"of its schema, these are not those of version {version}: {names}")
+            )
+        # The header may forbid to write, which is only found by writing
+        connection.executescript(f"BEGIN; PRAGMA user_version = {version}; ROLLBACK")
+        problems = [line for (line,) in connection.execute("PRAGMA quick_check(3)")]
+        if problems != ["ok"]:
+            raise DamagedError(damaged(folder, "; ".join(problems)))
+        return int(version)
+
+    def _convert(self, version: int) -> None:
+        """Put the writes that lead to what an older version has stored in the place of its tables,
+        of which a copy stays in the folder.
         """
         with reading(self.folder):
-            queued = [x for (x,) in self._connection.execute("SELECT x FROM queue ORDER BY id")]
-            return Contents(
-                self._load_rows(dim),
-                self._read_points(queued, dim),
-                self._load_asks(),
-                self._load_costs(),
-                self._load_sources(),
-                self._load_changes(),
-            )
+            tables = legacy.read_tables(self._connection, version)
+        settings = legacy.read_settings(tables["settings"], version)
+        varying = [one for one in settings["space"]["parameters"].values() if isinstance(one, dict)]
+        with reading(self.folder):
+            contents = legacy.read_contents(tables, len(varying))
+        writes = [Write("save_settings", (json.dumps(settings),)), Write("adopt", (contents,))]
+        try:
+            if self._held.lock is not None:
+                back_up(self._connection, self.folder / f"version-{version}.sqlite")
+            with self._transaction() as connection:
+                for name in tables:
+                    connection.execute(f"DROP TABLE {name}")
+                define(connection)
+                append(connection, map(pack, writes))
+            self._held.is_backed_up = False
+        except OSError as error:
+            raise RuntimeError(
+                f"{self.name} could not be brought from version {version} of the schema to"
+                f" {VERSION}: {error.__cause__ or error}. It is as it was. Free space on the disk"
+                " and open it again, or use the scalable_bo that made it."
+            ) from error
 
-    def add_queued(self, X: Tensor) -> None:
-        """Store points (k, d) at the end of the queue."""
-        with self._transaction() as connection:
-            connection.executemany(
-                "INSERT INTO queue (x) VALUES (?)", ((blob,) for blob in _blobs(X))
-            )
-            seals.seal(connection, "queue")
+    def _writes(self) -> list[Write]:
+        """Read all writes.
 
-    def add_ask(
-        self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
-    ) -> None:
-        """Store an ask, what it cost, and its points (q, d), of which some leave the queue."""
-        with self._transaction() as connection:
-            connection.execute(f"INSERT INTO asks ({ASK}) VALUES (?, ?, ?, ?, ?)", astuple(ask))
-            connection.execute(
-                f"INSERT INTO costs ({COST}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (ask.number, *astuple(cost)),
-            )
-            connection.executemany(
-                "INSERT INTO points (id, ask, x) VALUES (?, ?, ?)",
-                (
-                    (first_id + position, ask.number, blob)
-                    for position, blob in enumerate(_blobs(X))
-                ),
-            )
-            connection.execute(
-                "DELETE FROM queue WHERE id IN (SELECT id FROM queue ORDER BY id LIMIT ?)",
-                (num_queued,),
-            )
-            seals.seal(connection, "asks", "WHERE number = ?", ask.number)
-            seals.seal(connection, "costs", "WHERE ask = ?", ask.number)
-            seals.seal(connection, "points", "WHERE id >= ?", first_id)
-
-    def add_outcomes(self, ids: Sequence[int], outcomes: Outcomes, first_told: int) -> None:
-        """Store what was told of asked points."""
-        told = range(first_told, first_told + len(ids))
-        with self._transaction() as connection:
-            connection.executemany(
-                "UPDATE points SET told = ?, value = ?, noise = ?, reason = ?, further = ? WHERE id"
-                " = ? AND told IS NULL",
-                ((*row, id) for row, id in zip(_outcome_rows(outcomes, told), ids, strict=True)),
-            )
-            seals.seal_rows(connection, "points", ids)
-
-    def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
-        """Store added data: points (n, d) and their outcomes."""
-        told = range(first_told, first_told + len(X))
-        with self._transaction() as connection:
-            connection.execute(
-                f"INSERT INTO sources ({SOURCE}) VALUES (?, ?, ?, ?)", astuple(source)
-            )
-            connection.executemany(
-                "INSERT INTO points (id, ask, x, told, value, noise, reason, further) VALUES (?, 0,"
-                " ?, ?, ?, ?, ?, ?)",
-                (
-                    (source.first_id + position, blob, *row)
-                    for position, (blob, row) in enumerate(
-                        zip(_blobs(X), _outcome_rows(outcomes, told), strict=True)
-                    )
-                ),
-            )
-            seals.seal(connection, "sources", "WHERE name = ?", source.name)
-            seals.seal(connection, "points", "WHERE id >= ?", source.first_id)
-
-    def remove_outcomes(self, ids: Sequence[int]) -> None:
-        """Make points that were told pending again."""
-        with self._transaction() as connection:
-            connection.executemany(
-                "UPDATE points SET told = NULL, value = NULL, noise = NULL, reason = NULL,"
-                " further = NULL WHERE id = ?",
-                ((id,) for id in ids),
-            )
-            seals.seal_rows(connection, "points", ids)
-
-    def replace_outcomes(
-        self,
-        ids: Sequence[int],
-        outcomes: Outcomes,
-        first_told: int,
-        asks: Sequence[Ask],
-        changes: Sequence[Change],
-    ) -> None:
-        """Store other outcomes of points that were told, the asks as they are then, and what the
-        points had been told before.
+        Raises:
+            DamagedError: if one is missing or has changed.
         """
-        told = range(first_told, first_told + len(ids))
+        writes: list[Write] = []
+        digest = ""
+        query = "SELECT number, content, digest FROM writes ORDER BY number"
+        for number, content, stored in self._connection.execute(query):
+            digest = digest_of(digest, content)
+            if number != len(writes) + 1 or digest != stored:
+                why = f"write {len(writes) + 1} is missing or has changed"
+                raise DamagedError(damaged(self.folder, why))
+            writes.append(unpack(content))
+        ((last,),) = self._connection.execute("SELECT seq FROM sqlite_sequence")
+        if last != len(writes):
+            why = f"the last {last - len(writes)} of {last} writes are missing"
+            raise DamagedError(damaged(self.folder, why))
+        return writes
+
+    def _append(self, name: str, *arguments: Any) -> None:
+        self.require_writable()
         with self._transaction() as connection:
-            connection.executemany(
-                "UPDATE points SET told = ?, value = ?, noise = ?, reason = ?, further = ? WHERE id"
-                " = ?",
-                ((*row, id) for row, id in zip(_outcome_rows(outcomes, told), ids, strict=True)),
-            )
-            connection.executemany(
-                "UPDATE asks SET num_observed = ? WHERE number = ?",
-                ((ask.num_observed, ask.number) for ask in asks),
-            )
-            connection.executemany(
-                f"INSERT INTO changes ({CHANGE}) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                map(astuple, changes),
-            )
-            seals.seal_rows(connection, "points", ids)
-            seals.seal(connection, "asks")
-            seals.seal(connection, "changes", "WHERE seal IS NULL")
+            append(connection, [pack(Write(name, arguments))])
+        self._held.back_up_at_times()
 
     @property
     def _connection(self) -> sqlite3.Connection:
@@ -302,113 +296,21 @@ class SQLiteStorage:
         assert self._held.connection is not None  # a study saves its settings first
         return self._held.connection
 
-    def _load_rows(self, dim: int) -> Rows:
-        """Read all rows, of ``dim`` parameters.
-
-        Raises:
-            RuntimeError: if they do not fit together.
-        """
-        rows = Rows(dim)
-        parts: list[tuple[Tensor, ...]] = []
-        cursor = self._connection.execute(
-            "SELECT id, ask, x, told, value, noise, reason, further FROM points ORDER BY id"
-        )
-        more: dict[int, bytes] = {}
-        count = 0
-        while chunk := cursor.fetchmany(READ_AT_ONCE):
-            ids, asks, blobs, told, values, noise, reasons, further = zip(*chunk, strict=True)
-            if ids != tuple(range(count, count + len(ids))):
-                raise DamagedError(damaged(self.folder, "rows are missing"))
-            count += len(ids)
-            rows.reasons |= {
-                row: reason for row, reason in zip(ids, reasons, strict=True) if reason is not None
-            }
-            more |= {row: blob for row, blob in zip(ids, further, strict=True) if blob is not None}
-            X = self._read_points(blobs, dim)
-            order = torch.tensor(
-                [-1 if number is None else number for number in told], device="cpu"
-            )
-            parts.append(
-                (X, torch.tensor(asks, device="cpu"), _reals(values), _reals(noise), order)
-            )
-        if parts:
-            rows.X, rows.asks, rows.values, rows.noise, order = map(
-                torch.cat, zip(*parts, strict=True)
-            )
-            width = len(next(iter(more.values()), b"")) // 8
-            rows.further = torch.full((count, width), math.nan, dtype=torch.float64, device="cpu")
-            if more:
-                rows.further[list(more)] = self._read_points(list(more.values()), width)
-            rows.told = order >= 0
-            rows.next_told = int(order.max()) + 1
-            observed = (rows.told & rows.values.isfinite()).nonzero().flatten()
-            rows.observed = observed[order[observed].argsort()].tolist()
-        return rows
-
-    def _read_points(self, blobs: Sequence[bytes], dim: int) -> Tensor:
-        """Return points (n, dim)."""
-        if any(len(blob) != 8 * dim for blob in blobs):
-            raise DamagedError(damaged(self.folder, "points are of another length"))
-        numbers = np.frombuffer(b"".join(blobs), dtype="<f8").astype(np.float64)
-        return torch.from_numpy(numbers.reshape(-1, dim))
-
-    def _load_asks(self) -> list[Ask]:
-        """Read all asks, in order."""
-        found = self._connection.execute(f"SELECT {ASK} FROM asks ORDER BY number")
-        return [
-            Ask(number, q, n, drawn, None if refitted is None else bool(refitted))
-            for number, q, n, drawn, refitted in found
-        ]
-
-    def _load_costs(self) -> dict[int, AskReport]:
-        """Read what asks cost, by their number; those of older versions are not there."""
-        found = self._connection.execute(f"SELECT {COST} FROM costs ORDER BY ask")
-        costs = {}
-        for number, *numbers, converged, choice, error in found:
-            fit, solve, acquisition, residual, solver = numbers
-            costs[number] = AskReport(
-                fit,
-                solve,
-                acquisition,
-                residual,
-                solver,
-                None if converged is None else bool(converged),
-                choice,
-                error,
-            )
-        return costs
-
-    def _load_sources(self) -> list[Source]:
-        """Read which data were added."""
-        return [
-            Source(*row)
-            for row in self._connection.execute(f"SELECT {SOURCE} FROM sources ORDER BY first_id")
-        ]
-
-    def _load_changes(self) -> list[Change]:
-        """Read what was changed, in order."""
-        found = self._connection.execute(f"SELECT {CHANGE} FROM changes ORDER BY number")
-        return [Change(*row) for row in found]
-
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        self.require_writable()
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
-            writes = seals.count_write(connection)
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise OSError(
-                f"The study in {self.folder} could not be written: {error}. Nothing of this call"
-                " was stored; free space or repair the disk, and repeat it."
+                f"{self.name} could not be written: {error}. Nothing of this call was stored; free"
+                " space or repair the disk, and repeat it."
             ) from error
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-        seals.write_count(self.folder / "writes", writes)
-        self._held.back_up_at_times()
 
 
 @dataclass(eq=False)
@@ -416,7 +318,7 @@ class _Held:
     """What is open until the storage is closed, in the process that opened it."""
 
     folder: Path
-    lock: WriterLock | None
+    lock: WriterLock | None = None
     connection: sqlite3.Connection | None = None
     process: int = field(default_factory=os.getpid)
     is_backed_up: bool = True
@@ -433,7 +335,7 @@ class _Held:
         assert self.connection is not None
         start = time.monotonic()
         with suppress(OSError):
-            back_up(self.connection, self.folder / "backup.sqlite")
+            back_up(self.connection, self.folder / BACKUP)
             self.is_backed_up = True
         end = time.monotonic()
         self.next_backup = end + max(SECONDS_BETWEEN_BACKUPS, (end - start) / SHARE_OF_BACKUPS)
@@ -449,35 +351,110 @@ class _Held:
             self.lock.release()
 
 
-def _blobs(X: Tensor) -> Iterator[memoryview]:
-    content = memoryview(X.numpy().astype("<f8").tobytes())
-    size = 8 * X.shape[1]
-    return (content[start : start + size] for start in range(0, len(content), size))
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Report whatever the content of a study's database leads to in the block.
+
+    Raises:
+        DamagedError: if the content cannot be read.
+        OSError: if it is for another reason, such as a disk that is full.
+    """
+    try:
+        yield
+    except UNREADABLE as error:
+        why = str(error) or type(error).__name__
+        # Errors of the Python module, such as of text that it cannot decode, have no code
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        # The header of a file that can be written may forbid it
+        writable = code == sqlite3.SQLITE_READONLY and os.access(folder / DATABASE, os.W_OK)
+        if code in _NOT_THE_CONTENT and not writable:
+            raise OSError(
+                f"The study in {folder} could not be opened: {why}. Free space or repair"
+                " the disk, and open it again."
+            ) from error
+        raise DamagedError(damaged(folder, f"{DATABASE} cannot be read: {why}")) from error
 
 
-def _outcome_rows(
-    outcomes: Outcomes, told: Sequence[int]
-) -> Iterator[tuple[int | None, float | None, float | None, str | None, memoryview | None]]:
-    further = list(_blobs(outcomes.further)) if outcomes.further.shape[1] else []
-    whole = outcomes.are_whole.tolist()
-    for start in range(0, len(told), READ_AT_ONCE):
-        part = slice(start, start + READ_AT_ONCE)
-        for position, number, value, noise in zip(
-            range(start, len(told)),
-            told[part],
-            outcomes.values[part].tolist(),
-            outcomes.noise[part].tolist(),
-            strict=False,
-        ):
-            reason = outcomes.reasons.get(position)
-            blob = further[position] if further and reason is None else None
-            place = number if whole[position] else None
-            yield place, _null(value), _null(noise), reason, blob
+def require_database(folder: Path) -> None:
+    """Require that the folder holds a study."""
+    if not (folder / DATABASE).is_file():
+        raise ValueError(
+            f"`folder` must hold a study, got {folder} without a {DATABASE}. Give the `path` of a"
+            " `Study`."
+        )
 
 
-def _null(number: float) -> float | None:
-    return None if math.isnan(number) else number
+def connect(database: Path | str) -> sqlite3.Connection:
+    """Open a database whose transactions are written out, for any thread; one that is not there is
+    made.
+
+    Raises:
+        RuntimeError: if one of its files is a link.
+    """
+    if isinstance(database, Path):
+        for ending in ("", "-journal", "-wal", "-shm"):
+            require_own(database.with_name(database.name + ending))
+        if not database.exists():
+            os.close(open_own(database, os.O_CREAT | os.O_EXCL))
+    return sqlite3.connect(database, isolation_level=None, check_same_thread=False)
 
 
-def _reals(numbers: Sequence[float | None]) -> Tensor:
-    return torch.from_numpy(np.array(numbers, dtype=np.float64))
+def create(database: Path, contents: Iterable[bytes]) -> None:
+    """Make a database of writes, under another name first: it is there whole or not at all."""
+    temporary = database.with_name(f"{database.name}.new")
+    for leftover in (temporary, temporary.with_name(f"{temporary.name}-journal")):
+        leftover.unlink(missing_ok=True)
+    try:
+        with closing(connect(temporary)) as connection:
+            connection.execute("PRAGMA synchronous = EXTRA")
+            connection.execute("BEGIN")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            define(connection)
+            append(connection, contents)
+            connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise OSError(
+            f"The study in {database.parent} could not be created: {error}. Free space or repair"
+            " the disk, and repeat it."
+        ) from error
+    temporary.rename(database)
+    sync_folder(database.parent)
+
+
+def define(connection: sqlite3.Connection) -> None:
+    """Make the table of writes."""
+    connection.execute(TABLE)
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def append(connection: sqlite3.Connection, contents: Iterable[bytes]) -> None:
+    """Add writes."""
+    last = connection.execute("SELECT digest FROM writes ORDER BY number DESC LIMIT 1").fetchone()
+    digest = "" if last is None else last[0]
+    for content in contents:
+        digest = digest_of(digest, content)
+        row = (content, digest)
+        connection.execute("INSERT INTO writes (content, digest) VALUES (?, ?)", row)
+
+
+def back_up(connection: sqlite3.Connection, file: Path) -> None:
+    """Copy a database to a file, which is whole or the former one.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    with replacing(file, mode=0o600) as temporary:
+        try:
+            with closing(connect(temporary)) as copy:
+                copy.execute("PRAGMA synchronous = OFF")  # it is synced as a whole
+                connection.backup(copy)
+        except sqlite3.Error as error:
+            raise OSError(str(error)) from error
+
+
+def damaged(folder: Path, why: str) -> str:
+    """Return what to say of a study that is not whole."""
+    return (
+        f"The study in {folder} is damaged: {why}. `scalable-bo repair {folder}` restores what is"
+        " whole, there and in its backup, and says what is lost."
+    )

@@ -19,8 +19,8 @@ from torch import Tensor
 from acquisition import ParallelThompsonSampling
 from scalable_bo.evaluation.external import Command
 from scalable_bo.space.space import Float, Int, Space
-from scalable_bo.storage import database, sqlite
-from scalable_bo.storage.database import WriterLock
+from scalable_bo.storage import sqlite
+from scalable_bo.storage.lock import WriterLock
 from scalable_bo.study import surrogate
 from scalable_bo.study.study import Study
 from surrogates import CG
@@ -158,8 +158,8 @@ def _kill(owner: Any, name: str, when: str, call: int) -> None:
 
 
 FAULTS: dict[str, Callable[[], None]] = {
-    "before the database gets its name": partial(_kill, database.Path, "rename", "before", 1),
-    "in the middle of the added data": partial(_kill, sqlite, "_null", "before", 100),
+    "before the database gets its name": partial(_kill, sqlite.Path, "rename", "before", 1),
+    "in the middle of the added data": partial(_kill, sqlite, "append", "after", 2),
     "before the data are recorded in memory": partial(
         _kill, sqlite.SQLiteStorage, "add_source", "after", 1
     ),

@@ -8,10 +8,10 @@ import html
 import math
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from html.parser import HTMLParser
@@ -35,7 +35,6 @@ from scalable_bo.report.snapshot import Snapshot, read_snapshot
 from scalable_bo.report.svg import draw, escape, ticks
 from scalable_bo.report.views import LARGEST, Axis
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
-from scalable_bo.storage import database
 from scalable_bo.storage.record import describe_settings, make_settings
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes, Rows
@@ -610,14 +609,15 @@ def test_escaped_text_reads_as_what_it_was(text: str) -> None:
 def test_a_folder_that_describes_something_else_is_refused(
     tmp_path: Path, description: str
 ) -> None:
-    with closing(database.connect(tmp_path / "study.sqlite")) as connection:
-        connection.executescript(database.FIRST_SCHEMA)
-        database._migrate(connection, 1, tmp_path)  # version 2 keeps settings as texts
+    stored = Path(__file__).parent / "storage" / "stored" / "box"
+    shutil.copy(stored / "study.sqlite", tmp_path)  # of version 2, which kept settings as texts
+    with sqlite3.connect(tmp_path / "study.sqlite") as connection:
+        connection.execute("DELETE FROM settings")
         connection.executemany(
             "INSERT INTO settings (name, value) VALUES (?, ?)",
             [("columns", "x"), ("parameter `x`", description), ("direction", "maximize")],
         )
-        connection.execute(f"PRAGMA application_id = {database.APPLICATION_ID}")
+    connection.close()
     with pytest.raises(
         ValueError,
         match=(

@@ -907,20 +907,21 @@ def test_a_damaged_study_is_repaired_and_what_is_lost_is_said(
     folder = file.parent / "kept"
     assert call(monkeypatch, "repair", str(file)) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"The study in {folder} is whole."
+    with read_config(file).open_study() as study:
+        study.ask(2)
     (folder / "backup.sqlite").unlink()
     with sqlite3.connect(folder / "study.sqlite") as connection:
-        connection.execute("UPDATE points SET ask = 2 WHERE id = 1")
+        connection.execute("UPDATE writes SET digest = 'another' WHERE number = 3")
     connection.close()
     assert call(monkeypatch, "status", str(file)) == 1
     assert f"`scalable-bo repair {folder}`" in capsys.readouterr().err
     assert call(monkeypatch, "repair", str(folder)) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "points: 1 lost (1)",
-        f"Restored the study in {folder}; points that were lost are failures now.",
+        f"Restored the study in {folder}; lost: the last 1 of 3 writes.",
     ]
     assert call(monkeypatch, "repair", str(file.parent / "elsewhere")) == 2
     with read_config(file).open_study() as study:
-        assert study.num_failed == 1
+        assert study.pending.ids == [0, 1, 2]
 
 
 def test_units_in_brackets_are_printed_as_they_are(

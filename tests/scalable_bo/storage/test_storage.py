@@ -1,25 +1,33 @@
 """The folder of a study: one writer, whole files, a schema that can change."""
 
+import fcntl
 import json
 import os
+import shutil
 import sqlite3
+import stat
+import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
 from scalable_bo.space.space import Float, Space
-from scalable_bo.storage import database, seals
+from scalable_bo.storage import legacy, sqlite
 from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
-from scalable_bo.storage.database import WriterLock
+from scalable_bo.storage.lock import WriterLock
 from scalable_bo.storage.record import make_settings
+from scalable_bo.storage.repair import repair
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes
 from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.storage.storage import Ask, Source
+from scalable_bo.study.study import Study
 from tests.forked import CONTEXT
 from tests.scalable_bo.crashes import hold_lock
 
+STORED = Path(__file__).parent / "stored"
 SPACE = Space(x=Float(0.0, 9.0), y=Float(0.0, 9.0))
 SETTINGS = make_settings(SPACE.to_dict(), True, 0)
 COST = AskReport(0.25, 0.5, 1.0, 1e-3, "CG()", False, "log-ei: few")
@@ -72,8 +80,8 @@ def test_what_was_stored_comes_back_to_the_last_bit(tmp_path: Path) -> None:
 def test_the_database_is_safe_against_power_cuts(tmp_path: Path) -> None:
     storage = SQLiteStorage(tmp_path)
     storage.save_settings(SETTINGS)
-    assert storage._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert storage._connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    assert storage._connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    assert storage._connection.execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
 
 
 def test_a_second_writer_is_refused_with_the_process_and_the_host_of_the_first(
@@ -130,9 +138,46 @@ def test_a_forked_child_does_not_hold_the_lock(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "{}", '{"pid": "x"}', "\x00\xff", "[" * 900])
 def test_a_strange_lock_file_is_no_obstacle(tmp_path: Path, content: str) -> None:
     (tmp_path / "lock").write_text(content)
-    SQLiteStorage(tmp_path).close()
-    holder = json.loads((tmp_path / "lock").read_text())
-    assert holder["pid"] == os.getpid()
+    with closing(SQLiteStorage(tmp_path)):
+        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+
+
+@pytest.mark.parametrize("note", ["ended", "closed", "strange"])
+def test_a_lock_that_is_held_by_no_study_names_no_process(tmp_path: Path, note: str) -> None:
+    lock = tmp_path / "lock"
+    if note == "closed":
+        SQLiteStorage(tmp_path).close()
+    else:
+        ended = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True, check=True)
+        pid = int(ended.stdout) if note == "ended" else "x"
+        lock.write_text(json.dumps({"pid": pid, "host": os.uname().nodename}))
+    with (
+        lock.open() as file,
+        pytest.raises(RuntimeError, match="is in use by an unknown process: `fuser lock` in"),
+    ):
+        fcntl.flock(file, fcntl.LOCK_EX)
+        SQLiteStorage(tmp_path)
+
+
+def test_files_of_a_study_are_its_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = tmp_path / "study"
+        with Study(SPACE, maximize=True, path=folder, num_initial=2) as study:
+            for _ in range(2):
+                study.tell(study.ask(2), [1.0, 2.0])
+        (folder / "study.sqlite").write_bytes(b"no database")
+        repair(folder)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [folder, *folder.rglob("*")]}
+    assert {name for name, mode in modes.items() if mode == 0o700} == {
+        "study",
+        "checkpoints",
+        "damaged-1",
+    }
+    assert set(modes.values()) == {0o600, 0o700}
+    assert {"lock", "study.sqlite", "backup.sqlite"} < set(modes)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 50, 100, 4096, 5000])
@@ -170,9 +215,9 @@ def test_a_missing_database_beside_what_belongs_to_it_is_reported(tmp_path: Path
 def test_missing_rows_are_reported(tmp_path: Path) -> None:
     fill(tmp_path)
     with sqlite3.connect(tmp_path / "study.sqlite") as connection:
-        connection.execute("DELETE FROM points WHERE id = 1")
+        connection.execute("DELETE FROM writes WHERE number = 2")
     connection.close()
-    with pytest.raises(RuntimeError, match="is damaged: rows of the table points are missing"):
+    with pytest.raises(RuntimeError, match="is damaged: write 2 is missing or has changed"):
         SQLiteStorage(tmp_path)
 
 
@@ -182,82 +227,112 @@ def test_a_half_made_database_is_made_again(tmp_path: Path) -> None:
     assert not (tmp_path / "study.sqlite.new").exists()
 
 
-def test_an_older_schema_is_migrated_and_a_newer_one_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(tmp_path)
-    now = database.SCHEMA_VERSION
-    with monkeypatch.context() as patch:
-        patch.setattr(database, "SCHEMA_VERSION", now + 2)
-        patch.setattr(
-            database,
-            "MIGRATIONS",
-            database.MIGRATIONS
-            | {
-                now: "ALTER TABLE asks ADD COLUMN note TEXT",
-                now + 1: "UPDATE asks SET note = 'first'; CREATE TABLE more (a INTEGER)",
-            },
-        )
-        storage = SQLiteStorage(tmp_path)
-        assert storage._connection.execute("SELECT note FROM asks").fetchall() == [("first",)]
-        assert len(storage.load(2).asks) == 1
-        storage.close()
-    with pytest.raises(
-        RuntimeError,
-        match=f"has version {now + 2} of the schema, this scalable_bo reads up to {now}. Install",
-    ):
-        SQLiteStorage(tmp_path)
-
-
-def test_a_study_from_before_the_costs_of_asks_were_kept_is_opened_and_goes_on(
-    tmp_path: Path,
-) -> None:
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     fill(tmp_path)
     with sqlite3.connect(tmp_path / "study.sqlite") as connection:
-        connection.executescript(
-            "DROP TABLE costs; DROP TABLE queue; DROP TABLE ends; DROP TABLE changes;"
-            " DELETE FROM settings;"
-            " ALTER TABLE points DROP COLUMN further; PRAGMA user_version = 1"
-        )
-        for table in ("settings", "asks", "sources", "points"):
-            connection.execute(f"ALTER TABLE {table} DROP COLUMN seal")
-        connection.executemany(
-            "INSERT INTO settings VALUES (?, ?)",
-            [
-                ("columns", "x, y"),
-                ("parameter `x`", "Float(low=0.0, high=9.0, log=False)"),
-                ("parameter `y`", "Float(low=0.0, high=9.0, log=False)"),
-                ("direction", "maximize"),
-                ("seed", "0"),
-            ],
-        )
+        connection.execute(f"PRAGMA user_version = {sqlite.VERSION + 1}")
     connection.close()
-    copy = SQLiteStorage.copy_of(tmp_path)
-    assert copy.load_settings() == SETTINGS
-    assert (copy.load(2).costs, copy.load(2).asks) == ({}, [Ask(1, 2, 2, 2, None)])
-    storage = SQLiteStorage(tmp_path)
-    storage.add_ask(Ask(2, 1, 3, 3, None), COST, 5, torch.zeros(1, 2, dtype=torch.float64))
-    assert storage.load(2).costs == {2: COST}
-    assert len(storage.load(2).rows) == 6
+    for read in (SQLiteStorage, SQLiteStorage.copy_of):
+        with pytest.raises(RuntimeError, match="has version 11 of the schema, .* reads up to 10."):
+            read(tmp_path)
 
 
-def test_a_study_from_before_points_had_values_of_some_outcomes_is_opened_and_goes_on(
-    tmp_path: Path,
+def make_older(folder: Path, version: int) -> None:
+    """Bring a study of version 9 of the schema to what an older version would have made of it."""
+    with sqlite3.connect(folder / "study.sqlite") as connection:
+        for first, statement in (
+            (9, "ALTER TABLE costs DROP COLUMN error"),
+            (8, "DROP TABLE changes"),
+            (7, "DROP TABLE queue; ALTER TABLE points DROP COLUMN further"),
+            (6, "DROP TABLE ends"),
+            (5, "ALTER TABLE costs DROP COLUMN choice"),
+            (4, "ALTER TABLE costs DROP COLUMN converged"),
+        ):
+            if version < first:
+                connection.executescript(statement)
+        tables = legacy.tables(connection)
+        if "ends" in tables:
+            last = json.loads(connection.execute("SELECT rows FROM ends").fetchone()[0])
+            kept = json.dumps({name: last[name] for name in last if name in tables})
+            connection.execute("UPDATE ends SET rows = ?", (kept,))
+        for table in tables:
+            if version < 6:
+                connection.execute(f"ALTER TABLE {table} DROP COLUMN seal")
+                continue
+            cursor = connection.execute(f"SELECT rowid, * FROM {table}")
+            names = [column[0] for column in cursor.description]
+            for row in cursor.fetchall():
+                values = [
+                    one for one, name in zip(row[1:], names[1:], strict=True) if name != "seal"
+                ]
+                seal = (legacy.digest_of(values), row[0])
+                connection.execute(f"UPDATE {table} SET seal = ? WHERE rowid = ?", seal)
+        connection.execute(f"PRAGMA user_version = {version}")
+    connection.close()
+
+
+@pytest.mark.parametrize("version", range(3, 9))
+def test_studies_of_older_versions_are_opened_and_go_on(tmp_path: Path, version: int) -> None:
+    now, old = (Path(shutil.copytree(STORED / "nine", tmp_path / name)) for name in ("now", "old"))
+    make_older(old, version)
+    whole = SQLiteStorage(now).load(3)
+    for read in (SQLiteStorage.copy_of, SQLiteStorage, SQLiteStorage):
+        with closing(read(old)) as storage:
+            assert storage.load_settings() == SQLiteStorage.copy_of(now).load_settings()
+            found = storage.load(3)
+            assert found.rows.observed == whole.rows.observed
+            assert found.rows.reasons == whole.rows.reasons
+            assert torch.equal(found.rows.X, whole.rows.X)
+            assert found.asks == whole.asks
+            assert found.sources == whole.sources
+            assert found.changes == (whole.changes if version >= 8 else [])
+            assert len(found.queue) == (len(whole.queue) if version >= 7 else 0)
+            assert [cost.choice for cost in found.costs.values()] == ["", ""]
+    with closing(SQLiteStorage(old)) as storage:
+        pending = int((~found.rows.told).nonzero()[0])
+        storage.add_outcomes([pending], Outcomes.of([7.0]), found.rows.next_told)
+    assert SQLiteStorage(old).load(3).rows.observed == [*whole.rows.observed, pending]
+
+
+def test_a_study_from_before_the_costs_of_asks_were_kept_is_opened(tmp_path: Path) -> None:
+    shutil.copytree(STORED / "box", tmp_path / "study")
+    with sqlite3.connect(tmp_path / "study" / "study.sqlite") as connection:
+        connection.executescript("DROP TABLE costs; PRAGMA user_version = 1")
+    connection.close()
+    found = SQLiteStorage(tmp_path / "study").load(2)
+    assert (found.costs, len(found.asks)) == ({}, 1)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE points SET value = value + 1e-15 WHERE id = 2",
+        "UPDATE points SET x = x || x",
+        "DELETE FROM points WHERE id = (SELECT max(id) FROM points)",
+        "UPDATE settings SET value = '7' WHERE name = 'seed'",
+        "UPDATE ends SET writes = 3",
+        "CREATE VIEW more AS SELECT 1",
+        "ALTER TABLE asks ADD COLUMN more AS (zeroblob(1000000000))",
+        "DROP TABLE points",
+        "PRAGMA user_version = 2",
+    ],
+)
+def test_a_damaged_study_of_an_older_version_is_refused_and_its_backup_is_restored(
+    tmp_path: Path, statement: str
 ) -> None:
-    fill(tmp_path)
-    with sqlite3.connect(tmp_path / "study.sqlite") as connection:
-        connection.execute("ALTER TABLE costs DROP COLUMN error")
-        seals.seal(seals.install(connection), "costs")
-        connection.execute("PRAGMA user_version = 8")
+    folder = Path(shutil.copytree(STORED / "nine", tmp_path / "study"))
+    whole = SQLiteStorage.copy_of(folder).load(3)
+    shutil.copy(folder / "study.sqlite", folder / "backup.sqlite")
+    with sqlite3.connect(folder / "study.sqlite") as connection:
+        connection.execute(statement)
     connection.close()
-    storage = SQLiteStorage(tmp_path)
-    found = storage.load(2)
-    assert all(cost.error is None for cost in found.costs.values()) and found.costs
-    rows = found.rows
-    assert (rows.observed, list(rows.reasons)) == ([0, 2, 4], [1])
-    storage.add_outcomes([3], Outcomes.of([7.0]), rows.next_told)
-    storage.close()
-    assert SQLiteStorage(tmp_path).load(2).rows.observed == [0, 2, 4, 3]
+    content = (folder / "study.sqlite").read_bytes()
+    for read in (SQLiteStorage, SQLiteStorage.copy_of):
+        with pytest.raises(RuntimeError, match="is damaged: .* `scalable-bo repair"):
+            read(folder)
+    assert (folder / "study.sqlite").read_bytes() == content
+    assert repair(folder) == ["what was written after the last backup"]
+    assert torch.equal(SQLiteStorage(folder).load(3).rows.X, whole.rows.X)
 
 
 def test_a_copy_is_of_what_is_committed_and_leaves_the_folder_as_it_is(tmp_path: Path) -> None:
@@ -282,27 +357,22 @@ def test_a_copy_is_of_what_is_committed_and_leaves_the_folder_as_it_is(tmp_path:
         SQLiteStorage.copy_of(tmp_path)
 
 
-def test_a_migration_that_fails_changes_nothing(
+def test_a_conversion_that_fails_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(tmp_path)
-    now = database.SCHEMA_VERSION
+    folder = Path(shutil.copytree(STORED / "nine", tmp_path / "study"))
+
+    def fail(*arguments: object) -> None:
+        raise sqlite3.OperationalError("the disk is full")
+
     with monkeypatch.context() as patch:
-        patch.setattr(database, "SCHEMA_VERSION", now + 1)
-        patch.setattr(
-            database,
-            "MIGRATIONS",
-            database.MIGRATIONS | {now: "DELETE FROM points; SELECT nonsense FROM nowhere"},
-        )
-        with pytest.raises(
-            RuntimeError,
-            match=(
-                f"could not be brought from version {now} of the schema to {now + 1}: no such"
-                " table: nowhere. It is as it"
-            ),
-        ):
-            SQLiteStorage(tmp_path)
-    assert len(SQLiteStorage(tmp_path).load(2).rows) == 5
+        patch.setattr(sqlite, "append", fail)
+        message = "could not be brought from version 9 of the schema to 10: the disk is full. It is"
+        with pytest.raises(RuntimeError, match=message):
+            SQLiteStorage(folder)
+    assert len(SQLiteStorage(folder).load(3).rows) == 10
+    with closing(sqlite3.connect(folder / "version-9.sqlite")) as connection:
+        assert connection.execute("SELECT count(*) FROM points").fetchone() == (10,)
 
 
 def test_what_could_not_be_written_is_reported_and_not_stored(tmp_path: Path) -> None:

@@ -1,16 +1,22 @@
-"""Studies that were written before spaces had a schema of their own still open, and go on.
+"""Studies that were written by older versions still open, and go on.
 
 ``stored/`` holds two folders of version 2, whose settings are texts: ``mixed`` with every kind of
 parameter, constraints, failures, added data, pending points and a checkpoint, and ``box`` with
-known variances; and what their rows were then.
+known variances; and what their rows were then. Of version 9, the last with a table for every kind
+of row, it holds ``nine``, with all kinds of them, and ``nine_several``, of several outcomes.
 """
 
+import math
 import shutil
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -18,6 +24,7 @@ from acquisition import ParallelThompsonSampling
 from scalable_bo.report.snapshot import read_snapshot, to_frame
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
 from scalable_bo.storage.legacy import read_texts
+from scalable_bo.storage.storage import MemoryStorage
 from scalable_bo.study.study import Study
 
 STORED = Path(__file__).parent / "stored"
@@ -114,6 +121,71 @@ def test_other_constraints_than_those_that_are_kept_as_text_are_refused(folder: 
         ValueError, match="constraint 1: stored -1.5 ≤ .*0.5 · y ≤ 2.5, given .*0.6 · y"
     ):
         Study(space, maximize=True, seed=5, path=folder / "mixed")
+
+
+SPACE_OF_NINE = Space(x=Float(-2.0, 2.0), width=Int(1, 64, log=True), kind=Categorical(["a", "b"]))
+
+
+def fill(study: Study) -> None:
+    """Do what was done to ``nine``."""
+    nan = math.nan
+    past = [{"x": 0.5, "width": 3, "kind": "b"}, {"x": 0.25, "width": 9, "kind": "a"}]
+    study.add_data(past, [1.0, nan], name="old")
+    ids = study.ask(6).ids
+    study.tell(ids, [0.5, nan, "no", 2.0, -1 / 3, 4.0], reasons={ids[1]: "burnt"})
+    study.retry([ids[2]])
+    study.enqueue(
+        [
+            {"x": 0.125, "width": 5, "kind": "a"},
+            {"x": 1.0, "width": 64, "kind": "b"},
+            {"x": 1.5, "width": 1, "kind": "b"},
+        ]
+    )
+    study.ask(2)
+    study.correct(ids[0], 0.75, why="a typo")
+    study.withdraw([ids[3]], why="mixed up")
+    study.tell([ids[2]], [1e-300])
+
+
+def fill_several(study: Study) -> None:
+    """Do what was done to ``nine_several``."""
+    ids = study.ask(5).ids
+    study.tell(ids[:4], [(1.0, 2.0), {"gain": 3.0}, {"cost": 1.5}, math.nan])
+    study.tell([ids[2]], [{"gain": 2.5}])
+    study.ask(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "act", "goal"),
+    [
+        ("nine", fill, {"maximize": True}),
+        ("nine_several", fill_several, {"objectives": {"cost": "minimize", "gain": "maximize"}}),
+    ],
+)
+def test_a_study_of_the_last_version_with_tables_goes_on_as_one_that_never_was_stored(
+    folder: Path, name: str, act: Callable[[Study], None], goal: dict[str, Any]
+) -> None:
+    options: dict[str, Any] = {"seed": 4, "num_initial": 10_000} | goal
+    storage = MemoryStorage()
+    act(never_stored := Study(SPACE_OF_NINE, storage=storage, **options))
+    before = (folder / name / "study.sqlite").read_bytes()
+    snapshot = read_snapshot(folder / name)
+    assert snapshot.rows.observed == never_stored._record.rows.observed
+    assert (folder / name / "study.sqlite").read_bytes() == before
+    for num_initial in (10_000, 3):
+        options["num_initial"] = num_initial
+        never_stored = Study(SPACE_OF_NINE, storage=storage, **options)
+        with Study.open(folder / name, num_initial=num_initial) as study:
+            pd.testing.assert_frame_equal(study.to_dataframe(), never_stored.to_dataframe())
+            assert study._record.asks == never_stored._record.asks
+            assert [replace(line, time="") for line in study.changes] == [
+                replace(line, time="") for line in never_stored.changes
+            ]
+            assert study.pending.outcomes == never_stored.pending.outcomes
+            assert torch.equal(study.ask(3).X, never_stored.ask(3).X)
+    kept = sqlite3.connect(folder / name / "version-9.sqlite")
+    assert kept.execute("SELECT count(*) FROM points").fetchone() == (len(snapshot.rows),)
+    kept.close()
 
 
 def test_an_enumeration_that_was_kept_as_text_is_read() -> None:

@@ -1,10 +1,9 @@
 """Several objectives, and limits on outcomes: told, stored, modelled, and what is best by them."""
 
-import json
 import math
 import re
 import shutil
-import sqlite3
+from contextlib import closing
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -27,6 +26,7 @@ from scalable_bo.report.snapshot import read_snapshot
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage.rounds import Result
+from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.study.optimize import unmeasured
 from scalable_bo.study.study import Study
 from surrogates import PathwiseGP
@@ -637,10 +637,10 @@ def test_a_file_names_objectives_and_limits(tmp_path: Path) -> None:
     )
     with read_config(file).open_study() as study:
         assert study.outcomes == ("cost", "gain", "weight")
-    with sqlite3.connect(tmp_path / "kept" / "study.sqlite") as connection:
-        ((text,),) = connection.execute("SELECT value FROM settings WHERE name = 'goal'")
-    connection.close()
-    assert Goal.from_dict(json.loads(text)) == Goal(BOTH, {"weight": (0.0, 10.5)})
+    with closing(SQLiteStorage.copy_of(tmp_path / "kept")) as storage:
+        settings = storage.load_settings()
+    assert settings is not None
+    assert Goal.from_dict(settings["goal"]) == Goal(BOTH, {"weight": (0.0, 10.5)})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,92 @@
+"""The lock of a study's folder: one of the operating system's on a file, which ends with the
+process that holds it, however that ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import weakref
+from contextlib import suppress
+from pathlib import Path
+
+from surrogates.atomic import open_own
+
+_held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
+
+
+class WriterLock:
+    """Hold ``path`` for this process until ``release``; the file says by whom.
+
+    A process that died, even by SIGKILL, holds nothing. Children made by ``fork`` do not inherit
+    the lock.
+
+    Raises:
+        RuntimeError: if another writer holds it, naming its process and host where they are known;
+            if it is a link.
+    """
+
+    def __init__(self, path: Path) -> None:
+        descriptor = open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        self._file = os.fdopen(descriptor, "r+", encoding="utf-8", errors="replace")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.seek(0)
+            holder = _read_holder(self._file.read(1000))
+            self._file.close()
+            remedy = "Wait for it to end, or use another `path`."
+            if holder == _describe(os.getpid(), socket.gethostname()):
+                holder += ", this one"
+                remedy = (
+                    "Call `close()` of the study that was opened first, or go on with that one."
+                )
+            raise RuntimeError(
+                f"The study in {path.parent} is in use by {holder}. {remedy}"
+            ) from error
+        self._file.truncate(0)
+        with suppress(OSError):  # a full disk: the lock holds without the note
+            os.write(
+                self._file.fileno(),
+                json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(),
+            )
+        _held.add(self)
+
+    def release(self) -> None:
+        """Let others write; a second call does nothing."""
+        if not self._file.closed:
+            self._file.truncate(0)
+            # A child that was just forked may still have the file open
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            self._file.close()
+
+
+def _describe(pid: int, host: str) -> str:
+    return f"process {pid} on host {host:.100}"
+
+
+def _read_holder(text: str) -> str:
+    """Return who holds a lock by the note in its file, which whoever is not a study's writer does
+    not write.
+    """
+    unknown = "an unknown process: `fuser lock` in that folder finds it"
+    try:
+        note = json.loads(text)
+        pid, host = int(note["pid"]), str(note["host"])
+        if host == socket.gethostname():
+            os.kill(pid, 0)
+    except PermissionError:  # it runs, as another user
+        pass
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError, ProcessLookupError):
+        return unknown
+    return _describe(pid, host)
+
+
+def _close_in_child() -> None:
+    for lock in list(_held):
+        lock._file.close()  # without unlocking: the lock is the parent's
+
+
+os.register_at_fork(after_in_child=_close_in_child)
