@@ -60,9 +60,12 @@ class ThompsonCommand:
     preset: Annotated[
         str, Option(help="Settings: smoke, laptop, lin2023-small, lin2023-large or adasap2025.")
     ] = "laptop"
-    solver: Annotated[str, Option(help=f"Methods, separated by commas: {_SOLVERS}, svgp.")] = (
-        "auto,cg"
-    )
+    solver: Annotated[
+        str,
+        Option(
+            help=f"Methods, separated by commas: {_SOLVERS}, svgp; or module:Class of your own."
+        ),
+    ] = "auto,cg"
     seeds: Annotated[Text, Option(help="Seeds, such as 0-4 or 0,3; by default the preset's.")] = (
         None
     )
@@ -194,7 +197,8 @@ class RegressionCommand:
     solver: Annotated[
         str,
         Option(
-            help=f"Methods, separated by commas: {_SOLVERS}, sgd-inducing, inducing, svgp, subset."
+            help=f"Methods, separated by commas: {_SOLVERS}, sgd-inducing, inducing, svgp, subset;"
+            " or module:Class of your own."
         ),
     ] = "cg"
     noise: Noise = None

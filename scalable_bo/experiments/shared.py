@@ -21,7 +21,8 @@ import torch.distributed as dist
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates import Cholesky, KernelSystem, Solution, Solver, kernel_operator
+from scalable_bo.experiments.solvers import from_outside
+from surrogates import Cholesky, IterativeSolver, KernelSystem, Solution, Solver, kernel_operator
 from surrogates.atomic import write_atomically
 from surrogates.solvers.base import Callback
 from surrogates.solvers.registry import SOLVERS
@@ -43,7 +44,8 @@ def check_methods(names: Sequence[str], mean_only: bool) -> None:
     if num_processes() == 1:
         return
     iterative = [name for name, make in SOLVERS.items() if not isinstance(make(), Cholesky)]
-    if unfit := [name for name in names if name not in iterative]:
+    own = [name for name in names if isinstance(from_outside(name), IterativeSolver)]
+    if unfit := [name for name in names if name not in (*iterative, *own)]:
         raise ValueError(
             f"`solver` must be one whose rows several processes can share, got {unfit[0]!r}. Use"
             " auto, or start one process."

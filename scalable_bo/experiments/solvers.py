@@ -1,10 +1,15 @@
-"""The solvers of the registry, with the budget that a benchmark gives them."""
+"""The solvers of the registry with the budget that a benchmark gives them, and those from outside
+with their own.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from scalable_bo.evaluation.functions import load_function
 from surrogates import (
     CG,
     SDD,
@@ -71,8 +76,32 @@ class SDDBudget:
     step_size: float | None = None
 
 
+def from_outside(solver: str | Solver) -> Solver | None:
+    """Return a solver that is given as an object or by "module:Class", which is imported from the
+    working directory or from where Python finds modules; ``None`` for a name.
+
+    Raises:
+        ValueError: if there is no such class, or it makes no solver.
+    """
+    if isinstance(solver, Solver):
+        return solver
+    if ":" not in solver:
+        return None
+    made = load_function("solver", solver, Path.cwd())()
+    if not isinstance(made, Solver):
+        raise ValueError(f"`solver` must make a Solver, got {made!r:.80} from {solver!r}.")
+    return made
+
+
+def name_of(solver: str | Solver) -> str:
+    """Return what records call a solver; objects with different settings have different names."""
+    if isinstance(solver, str):
+        return solver
+    return f"{type(solver).__name__}-{hashlib.sha256(repr(solver).encode()).hexdigest()[:8]}"
+
+
 def solver_for(
-    name: str,
+    name: str | Solver,
     n: int,
     cg: CGBudget | None = None,
     sdd: SDDBudget | None = None,
@@ -81,7 +110,7 @@ def solver_for(
     """Return the named solver for a system of ``n`` points, with the budgets given.
 
     Args:
-        name: of the registry.
+        name: of the registry; or a solver from outside, which spends its own budget.
         n: number of data; budgets in steps, and batches as fractions of the data, depend on it.
         cg: budget of conjugate gradients; ``None`` for the defaults.
         sdd: budget of stochastic dual descent; likewise.
@@ -89,6 +118,10 @@ def solver_for(
     Raises:
         ValueError: if the name is unknown.
     """
+    if (given := from_outside(name)) is not None:
+        resumes = isinstance(given, Auto | IterativeSolver)
+        return replace(given, checkpoint=checkpoint) if resumes else given  # type: ignore[type-var]
+    assert isinstance(name, str)  # of the registry
     solver = make_solver(name)
     cg = cg or CGBudget()
     sdd = sdd or SDDBudget()

@@ -43,14 +43,14 @@ from scalable_bo.experiments.regression.data import (
 )
 from scalable_bo.experiments.regression.hyperparameters import fit_hyperparameters
 from scalable_bo.experiments.regression.methods import (
-    REGRESSION_METHODS,
     Budget,
     RegressionProblem,
     SplitSolver,
-    check_regression_method,
     heeded,
+    regression_method,
     solver_within,
 )
+from scalable_bo.experiments.solvers import name_of
 from surrogates import (
     Solution,
     Solver,
@@ -79,7 +79,8 @@ class RegressionCell(Cell[Loaded]):
     Args:
         data: the data set's name, or the path of a user's table ending in ``.parquet`` or ``.csv``.
         split: which of the ten test masks; of a user's table, the seed of the choice of test rows.
-        solver: one of ``REGRESSION_METHODS``.
+        solver: one of ``REGRESSION_METHODS``; or a solver from outside, an object or
+            "module:Class", with its own budget.
         data_dir: folder of the data sets; ``None`` for ``../shared/data/uci``, from here or from
             the project's root.
         noise: noise variance σ² in place of the given or fitted one; ``None`` for that.
@@ -98,7 +99,7 @@ class RegressionCell(Cell[Loaded]):
     experiment: ClassVar[str] = "regression"
     data: str
     split: int
-    solver: str
+    solver: str | Solver
     data_dir: Path | None = None
     noise: float | None = None
     mean_only: bool = False
@@ -110,7 +111,7 @@ class RegressionCell(Cell[Loaded]):
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        check_regression_method(self.solver)
+        regression_method(self.solver)
         checks.integer("split", self.split, 0)
         if not self.is_table and self.split >= NUM_SPLITS:
             raise ValueError(f"`split` must be between 0 and {NUM_SPLITS - 1}, got {self.split}.")
@@ -146,7 +147,7 @@ class RegressionCell(Cell[Loaded]):
         parts = [
             self.label,
             str(self.split),
-            self.solver,
+            name_of(self.solver),
             *noise,
             *(["mean"] if self.mean_only else []),
             *self.variation,
@@ -174,6 +175,7 @@ class RegressionCell(Cell[Loaded]):
         settings = {key: value for key, value in asdict(self).items() if key != "data_dir"}
         settings |= {
             "data": self.label,
+            "solver": name_of(self.solver),
             "budget": heeded(self.solver, self.budget),
             "variation": self.variation,
         }
@@ -270,7 +272,9 @@ class RegressionCell(Cell[Loaded]):
             for key, word, digits in _DESCRIBED
             if record.get(key) is not None
         ]
-        which = " ".join([self.label, "split", str(self.split), self.solver, *self.variation])
+        which = " ".join(
+            [self.label, "split", str(self.split), name_of(self.solver), *self.variation]
+        )
         return f"{which}: {', '.join(words)}"
 
 
@@ -290,7 +294,7 @@ class _Posterior:
 def _model_posterior(
     cell: RegressionCell, problem: RegressionProblem, on_status: Status
 ) -> _Posterior:
-    model = REGRESSION_METHODS[cell.solver].make(problem)
+    model = regression_method(cell.solver).make(problem)
     generator = torch.Generator().manual_seed(cell.seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnsolvedWarning)  # a budget may be spent on purpose

@@ -13,7 +13,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from scalable_bo.experiments.models import fixed_model
-from scalable_bo.experiments.solvers import SPEND_IT_ALL, SDDBudget, solver_for
+from scalable_bo.experiments.solvers import SPEND_IT_ALL, SDDBudget, from_outside, solver_for
 from surrogates import (
     SGD,
     Auto,
@@ -166,16 +166,20 @@ class RegressionMethod:
     heeds: tuple[str, ...]
 
 
-def solver_within(name: str, n: int, budget: Budget, num_blocks: int = NUM_BLOCKS) -> Solver:
+def solver_within(
+    name: str | Solver, n: int, budget: Budget, num_blocks: int = NUM_BLOCKS
+) -> Solver:
     """Return the named solver of a system of n points, with the published settings of the
     regressions and this budget.
 
     Args:
-        name: one of ``SOLVERS``.
+        name: one of ``SOLVERS``; or a solver from outside, with its own settings and budget.
         n: number of data.
         budget: see :class:`Budget`.
         num_blocks: blocks, or batches, of the methods of the ADASAP paper.
     """
+    if from_outside(name) is not None:
+        return solver_for(name, n)
     if name == "sgd":
         return published_sgd(n, budget)
     solver = solver_for(
@@ -240,17 +244,20 @@ REGRESSION_METHODS = {name: _exact(name) for name in SOLVERS} | {
 }
 
 
-def check_regression_method(name: str) -> str:
-    """Return ``name`` if there is a method of that name.
+def regression_method(solver: str | Solver) -> RegressionMethod:
+    """Return the method of that name, or with that solver from outside.
 
     Raises:
         ValueError: if there is none; the message lists those there are.
     """
-    return checks.one_of("solver", name, REGRESSION_METHODS)
+    if from_outside(solver) is not None:
+        return RegressionMethod(
+            lambda problem: problem.model(solver_within(solver, len(problem.X), problem.budget)), ()
+        )
+    return REGRESSION_METHODS[checks.one_of("solver", solver, REGRESSION_METHODS)]
 
 
-def heeded(name: str, budget: Budget) -> dict[str, Any]:
-    """Return the part of the budget that the named method heeds."""
-    return {
-        key: value for key, value in asdict(budget).items() if key in REGRESSION_METHODS[name].heeds
-    }
+def heeded(solver: str | Solver, budget: Budget) -> dict[str, Any]:
+    """Return the part of the budget that a method heeds."""
+    heeds = regression_method(solver).heeds
+    return {key: value for key, value in asdict(budget).items() if key in heeds}

@@ -42,6 +42,7 @@ from scalable_bo.experiments.records import (
     reset_peak_memory,
 )
 from scalable_bo.experiments.shared import num_processes
+from scalable_bo.experiments.solvers import name_of
 from scalable_bo.experiments.thompson.samplers import (
     PathwiseSampler,
     Proposal,
@@ -54,7 +55,7 @@ from scalable_bo.experiments.thompson.state import (
     require_same_settings,
     save_state,
 )
-from surrogates import Checkpoint
+from surrogates import Checkpoint, Solver
 
 # One independent random stream a purpose, so that every solver meets the same target, data and
 # observation noise.
@@ -81,7 +82,8 @@ class ThompsonCell(Cell[None]):
 
     Args:
         preset: the settings.
-        solver: of the registry, or ``svgp``.
+        solver: of the registry, or ``svgp``; or one from outside, an object or "module:Class", with
+            its own budget in place of the preset's.
         lengthscale: of target and surrogate.
         seed: of all random numbers.
     Raises:
@@ -91,7 +93,7 @@ class ThompsonCell(Cell[None]):
     experiment: ClassVar[str] = "thompson"
     steps: ClassVar[str | None] = "rounds"
     preset: ThompsonPreset
-    solver: str
+    solver: str | Solver
     lengthscale: float
     seed: int
 
@@ -104,7 +106,8 @@ class ThompsonCell(Cell[None]):
 
     @property
     def name(self) -> str:
-        return f"thompson_{self.preset.name}_{self.solver}_l{exact(self.lengthscale)}_s{self.seed}"
+        solver = name_of(self.solver).replace(":", ".")
+        return f"thompson_{self.preset.name}_{solver}_l{exact(self.lengthscale)}_s{self.seed}"
 
     @property
     def num_steps(self) -> int:
@@ -112,7 +115,9 @@ class ThompsonCell(Cell[None]):
 
     def settings(self) -> dict[str, Any]:
         return {"preset": asdict(self.preset)} | {
-            key: getattr(self, key) for key in ("solver", "lengthscale", "seed")
+            "solver": name_of(self.solver),
+            "lengthscale": self.lengthscale,
+            "seed": self.seed,
         }
 
     def run(self, data: None, on_status: Status, state: Path | None) -> Iterator[Record]:

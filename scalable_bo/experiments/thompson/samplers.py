@@ -18,9 +18,9 @@ from scalable_bo.experiments.cells import Status, silent
 from scalable_bo.experiments.models import coordinate_kernel, fixed_model
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.shared import num_processes
-from scalable_bo.experiments.solvers import solver_for
+from scalable_bo.experiments.solvers import from_outside, solver_for
 from scalable_bo.experiments.thompson.settings import ThompsonPreset
-from surrogates import Checkpoint, PathwiseGP, PriorPaths, UnsolvedWarning, checks
+from surrogates import Checkpoint, PathwiseGP, PriorPaths, Solver, UnsolvedWarning, checks
 from surrogates.models.variational import VariationalGP
 from surrogates.solvers.registry import SOLVERS
 
@@ -29,13 +29,14 @@ SVGP = "svgp"
 NUM_INDUCING = 1024
 
 
-def check_thompson_method(name: str) -> str:
-    """Return ``name`` if it is that of a solver, or ``svgp``.
+def check_thompson_method(solver: str | Solver) -> None:
+    """Require a solver from outside, or the name of one, or ``svgp``.
 
     Raises:
         ValueError: if it is none; the message lists those there are.
     """
-    return checks.one_of("solver", name, (*SOLVERS, SVGP))
+    if from_outside(solver) is None:
+        checks.one_of("solver", solver, (*SOLVERS, SVGP))
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class PathwiseSampler:
     """
 
     preset: ThompsonPreset
-    solver: str
+    solver: str | Solver
     target: GPPrior
     kernel: Kernel
     generators: dict[str, torch.Generator]

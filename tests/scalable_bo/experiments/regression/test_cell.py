@@ -13,10 +13,14 @@ import torch
 
 from scalable_bo.experiments.cells import run_cell, run_cells
 from scalable_bo.experiments.models import matern_kernel
+from scalable_bo.experiments.presets import find_preset
 from scalable_bo.experiments.regression.cell import RegressionCell, negative_log_likelihood
 from scalable_bo.experiments.regression.data import load_regression_data
 from scalable_bo.experiments.regression.hyperparameters import fit_hyperparameters
 from scalable_bo.experiments.regression.methods import REGRESSION_METHODS, Budget
+from scalable_bo.experiments.thompson.cell import ThompsonCell
+from surrogates import CG, Solver
+from tests.surrogates.solvers.toy_solver import ConjugateResiduals
 from tests.toy_regression import LENGTHSCALE, NOISE_STD, SIGNAL_STD, toy_table
 
 SHORT = Budget(sgd_steps=50, max_epochs=20.0)
@@ -76,6 +80,38 @@ def test_every_method_gives_a_mean_alone_and_a_record_in_plain_json(
     json.dumps(record)
     assert f"toy split 0 {solver}" in run.describe(record)
     assert "NLL" not in run.describe(record)
+
+
+OWN = "tests.surrogates.solvers.toy_solver:ConjugateResiduals"
+
+
+@pytest.mark.parametrize("solver", [OWN, ConjugateResiduals(tolerance=1e-4), CG(tolerance=1e-6)])
+def test_a_solver_from_outside_enters_with_its_own_settings(
+    data_dir: Path, solver: str | Solver
+) -> None:
+    run = RegressionCell("toy", 0, solver, data_dir, mean_only=True, dtype="float64")
+    exact = RegressionCell("toy", 0, "cholesky", data_dir, mean_only=True, dtype="float64")
+    record = run_cell(run)
+    assert record["rmse"] == pytest.approx(run_cell(exact)["rmse"], rel=1e-2)
+    assert "ConjugateResiduals(" in record["method"] or "CG(" in record["method"]
+    assert (record["settings"]["solver"] == OWN) == (solver == OWN)
+    json.dumps(record)
+    assert ":" not in run.name
+
+
+@pytest.mark.parametrize(
+    ("solver", "message"),
+    [
+        ("tests.nowhere:Solver", "`solver` must be importable"),
+        ("json:JSONDecoder", "`solver` must make a Solver, got <json"),
+        ("nothing", "`solver` must be one of auto, cholesky"),
+    ],
+)
+def test_what_is_no_solver_is_refused_before_any_work(solver: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RegressionCell("pol", 0, solver)
+    with pytest.raises(ValueError, match=message):
+        ThompsonCell(find_preset("smoke"), solver, 0.5, 0)
 
 
 def test_the_mean_alone_is_that_of_the_full_run(data_dir: Path) -> None:

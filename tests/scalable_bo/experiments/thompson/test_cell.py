@@ -17,7 +17,7 @@ from scalable_bo.experiments.plots import plot_thompson
 from scalable_bo.experiments.presets import THOMPSON_PRESETS as PRESETS
 from scalable_bo.experiments.presets import find_preset, vary
 from scalable_bo.experiments.records import write_record
-from scalable_bo.experiments.solvers import CGBudget, SDDBudget, solver_for
+from scalable_bo.experiments.solvers import CGBudget, SDDBudget, name_of, solver_for
 from scalable_bo.experiments.tables import THOMPSON, write_table
 from scalable_bo.experiments.thompson.cell import ThompsonCell
 from scalable_bo.experiments.thompson.samplers import published_weights
@@ -32,6 +32,7 @@ from surrogates import (
     RandomFeatures,
     SamplePaths,
     Solution,
+    Solver,
 )
 from surrogates.solvers.registry import SOLVERS
 
@@ -47,7 +48,7 @@ ROUND_KEYS = {
 }
 
 
-def run(solver: str = "cholesky", seed: int = 0, **changes: Any) -> dict[str, Any]:
+def run(solver: str | Solver = "cholesky", seed: int = 0, **changes: Any) -> dict[str, Any]:
     return run_cell(ThompsonCell(replace(TINY, **changes), solver, 0.5, seed))
 
 
@@ -116,6 +117,18 @@ def test_every_solver_meets_the_same_target_data_and_random_search(record: dict[
     assert other["initial"] == record["initial"]
     assert other["random_search"] == record["random_search"]
     assert run(seed=1)["initial"] != record["initial"]
+
+
+@pytest.mark.parametrize(
+    "solver", ["tests.surrogates.solvers.toy_solver:ConjugateResiduals", CG(None)]
+)
+def test_a_solver_from_outside_runs_the_rounds(solver: str | Solver) -> None:
+    record = run(solver)
+    by_cholesky = run("cholesky")
+    assert record["settings"]["solver"] == (solver if isinstance(solver, str) else name_of(solver))
+    first = [one["rounds"][0]["best_noiseless"] for one in (record, by_cholesky)]
+    assert first[0] == pytest.approx(first[1], abs=0.1)
+    assert name_of(CG(None)) != name_of(CG(None, max_epochs=7.0))
 
 
 def test_a_run_can_be_repeated(record: dict[str, Any]) -> None:
