@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from acquisition.log_ei import LIGHT_SAMPLER, NEGLIGIBLE_NOISE
+from scalable_bo.modelling.factory import SurrogateFactory
+from scalable_bo.modelling.fitting import fit
 from scalable_bo.modelling.roughness import evidence_of_roughness
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.space import Space
@@ -91,6 +93,10 @@ class Belief:
         """Return the mean (k,), as of the last ask where there are many values."""
         return self.predict(X)[0] if self.quick_mean is None else self.quick_mean(X)
 
+    def probability(self, X: Tensor) -> Tensor:
+        """Return the mean (k,) of what is 1 or 0, between both."""
+        return self.mean(X).clamp(0.0, 1.0)
+
     @property
     def is_noisy(self) -> bool:
         """Whether there is noise: known, or more than the surrogate of a function without noise may
@@ -164,3 +170,11 @@ class Belief:
         shares = [part / total if total > 0 else 1.0 / space.dim for part in left]
         found = dict(zip(space.names, shares, strict=True))
         return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def believe(
+    space: Space, data: TrainingData, factory: SurrogateFactory, generator: torch.Generator
+) -> Belief:
+    """Return the posterior of plain data of which the largest is best, by a fit to few of them."""
+    fitted = fit(factory, data, generator, few=True)
+    return Belief(space, 1.0, factory.build(data, fitted), data)

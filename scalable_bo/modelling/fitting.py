@@ -21,7 +21,6 @@ from scalable_bo.modelling.factory import SurrogateFactory, model_of_rows
 from scalable_bo.modelling.training import SCALES, TrainingData
 from surrogates import PathwiseGP, fit_exact
 
-FEWEST_VALUES = 2  # for a model, unless the design is smaller
 # Hyperparameters are fitted again when the observations are this many times those of the last fit.
 REFIT_GROWTH = 1.5
 # Hyperparameters are fitted to at most so many observations, drawn anew each time: O(n³) a

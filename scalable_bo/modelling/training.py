@@ -26,6 +26,8 @@ SCALES = {
     "near": "a few wild values brought nearer",
     "aside": "a few wild values aside",
 }
+FEWEST_VALUES = 2  # for a model, unless the design is smaller
+ACCIDENTS = ("withdrawn", "lost:")  # how reasons begin that do not lie in the point
 # Values farther from 0 are taken to lie there: such as the largest float, for sums and differences
 FARTHEST = 1e306
 LARGEST_EXPONENT = 1000  # of 2, that a number and its inverse have
@@ -199,6 +201,20 @@ class TrainingData:
         ids = rows.observed[:num_observed]
         noise = rows.noise[ids] if rows.noise_is_known else None
         return cls.of(space.normalize(rows.X[ids]), rows.values[ids], noise, maximize)
+
+    @classmethod
+    def of_success(cls, rows: Rows, space: Space) -> TrainingData | None:
+        """Return 1 at the points with a value, be it of one of several outcomes, and 0 where
+        evaluations failed, but for what was taken back or lost on disk; ``None`` where there are
+        fewer than two failures to learn from.
+        """
+        told = rows.observed + rows.partly_told.tolist()
+        failed = [r for r, why in rows.reasons.items() if not why.startswith(ACCIDENTS)]
+        if len(failed) < FEWEST_VALUES:
+            return None
+        numbers = torch.arange(len(told) + len(failed), dtype=torch.float64, device="cpu")
+        U = space.normalize(rows.X[told + failed])
+        return cls.of(U, (numbers < len(told)).double(), None, True)
 
     def on(self, scale_name: str) -> TrainingData:
         """Return plain data on one of ``SCALES``; as they are where that changes nothing, or

@@ -132,6 +132,9 @@ def _of_pending(snapshot: Snapshot) -> str:
         ]
         for j, curve in enumerate(curves)
     }
+    if snapshot.success is not None:
+        chances = snapshot.success.probability(rows.X[shown]).tolist()
+        columns["chance of success"] = [f"{chance:.2f}" for chance in chances]
     rest = len(ids) - len(shown)
     note = (
         "Points that were asked for and wait for their values, with the surrogate's mean and two"

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from acquisition.strategies import make_strategy
-from scalable_bo.modelling.belief import QUICK_UP_TO, Belief
+from scalable_bo.modelling.belief import QUICK_UP_TO, Belief, believe
 from scalable_bo.modelling.factory import MEAN_WEIGHTS, SurrogateFactory, mean_of
-from scalable_bo.modelling.fitting import FEWEST_VALUES, fit_warped, is_for_few, randomness
+from scalable_bo.modelling.fitting import fit_warped, is_for_few, randomness
 from scalable_bo.modelling.outcomes import OutcomeModels
-from scalable_bo.modelling.training import TrainingData
+from scalable_bo.modelling.training import FEWEST_VALUES, TrainingData
 from scalable_bo.space.cells import apart
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
@@ -49,6 +49,7 @@ class Snapshot:
         costs: of asks, by number.
         sources: of added data.
         find_beliefs: makes ``beliefs``.
+        find_success: makes ``success``.
         name: of its folder; empty in memory.
         goal: what is wanted of several outcomes; ``None`` for one objective alone.
     """
@@ -61,6 +62,7 @@ class Snapshot:
     costs: dict[int, AskReport]
     sources: Sequence[Source]
     find_beliefs: Callable[[], Sequence[Belief]]
+    find_success: Callable[[], Belief | None]
     name: str = ""
     goal: Goal | None = None
 
@@ -71,6 +73,11 @@ class Snapshot:
         kernel of its own.
         """
         return self.find_beliefs()
+
+    @cached_property
+    def success(self) -> Belief | None:
+        """The posterior of whether an evaluation succeeds; ``None`` where too few have failed."""
+        return self.find_success()
 
     @cached_property
     def outcomes(self) -> Tensor:
@@ -152,10 +159,22 @@ def read_snapshot(folder: Path) -> Snapshot:
         describe_settings(settings),
         *(found.rows, found.asks, found.costs, found.sources),
         find_beliefs=lambda: _stored_beliefs(snapshot, settings, checkpoint),
+        find_success=lambda: _stored_success(snapshot, settings),
         name=folder.absolute().name,
         goal=read_goal(settings),
     )
     return snapshot
+
+
+def _stored_success(snapshot: Snapshot, settings: Mapping[str, Any]) -> Belief | None:
+    """Return ``Snapshot.success`` by a fit."""
+    data = TrainingData.of_success(snapshot.rows, snapshot.space)
+    if data is None:
+        return None
+    dim = snapshot.space.encoded_dim
+    factory = SurrogateFactory.default(dim, torch.float64, torch.device("cpu"))
+    generator = randomness(settings["seed"], len(snapshot.asks) + 1)
+    return believe(snapshot.space, data, factory, generator)
 
 
 def _stored_beliefs(
@@ -211,6 +230,7 @@ def take_snapshot(
     record: StudyRecord,
     factory: SurrogateFactory,
     find_beliefs: Callable[[], Sequence[Belief]],
+    find_success: Callable[[], Belief | None],
 ) -> Snapshot:
     """Return a study as it stands."""
     with record.lock:
@@ -224,7 +244,9 @@ def take_snapshot(
         "computed in": f"{factory.dtype} on {factory.device}",
     }
     name = "" if folder is None else folder.absolute().parent.name
-    return Snapshot(space, maximize, settings, *known, find_beliefs, name, record.goal)
+    return Snapshot(
+        space, maximize, settings, *known, find_beliefs, find_success, name, record.goal
+    )
 
 
 def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from scalable_bo._packages import require
-from scalable_bo.modelling.fitting import FEWEST_VALUES
+from scalable_bo.modelling.training import FEWEST_VALUES
 from scalable_bo.report import views
 from scalable_bo.report.snapshot import Snapshot, to_frame
 from scalable_bo.report.svg import ROOM_UP, draw, draw_shares, shorten, ticks

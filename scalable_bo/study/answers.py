@@ -5,20 +5,36 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from scalable_bo.modelling.belief import QUICK_UP_TO, Belief
-from scalable_bo.modelling.fitting import FEWEST_VALUES
+from scalable_bo.modelling.belief import QUICK_UP_TO, Belief, believe
 from scalable_bo.modelling.outcomes import OutcomeModels
+from scalable_bo.modelling.training import FEWEST_VALUES
 from scalable_bo.space.space import Space
 from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import Result
 from scalable_bo.study.known import Known
 from scalable_bo.study.surrogate import KeptSurrogate
 from surrogates import checks
+
+
+class Predicted(tuple[Tensor, Tensor]):
+    """Means and standard deviations, as a pair.
+
+    Attributes:
+        success: the probabilities (k,) that an evaluation there succeeds, once two or more have
+            failed; ``None`` before.
+    """
+
+    success: Tensor | None
+
+    def __new__(cls, mean: Tensor, std: Tensor, success: Tensor | None = None) -> Self:
+        self = super().__new__(cls, (mean, std))
+        self.success = success
+        return self
 
 
 class Answers:
@@ -48,6 +64,7 @@ class Answers:
         self._surrogate = surrogate
         self._outcome_models = outcome_models
         self._asking = asking
+        self._success: Belief | None = None
         self._kept: tuple[Any, Tensor, Belief] | None = None
 
     @property
@@ -84,7 +101,7 @@ class Answers:
         best = self._required().best_of_space(X, values)
         return self._space.to_dicts(best)[0]
 
-    def predict(self, params: Any) -> tuple[Tensor, Tensor]:
+    def predict(self, params: Any) -> Predicted:
         """Return means and standard deviations; as ``Study.predict``."""
         single = isinstance(params, Mapping)
         X = self._space.read(params, observed=True)
@@ -93,7 +110,11 @@ class Answers:
             mean, std = (torch.stack(parts, dim=1) for parts in zip(*found, strict=True))
         else:
             mean, std = self._required().predict(X)
-        return (mean[0], std[0]) if single else (mean, std)
+        belief = self.success()
+        success = None if belief is None else belief.probability(X)
+        if not single:
+            return Predicted(mean, std, success)
+        return Predicted(mean[0], std[0], None if success is None else success[0])
 
     def importances(self, outcome: str | None) -> dict[str, float]:
         """Return the parameters' shares; as ``Study.importances``."""
@@ -109,6 +130,20 @@ class Answers:
         if len(self._record.rows.observed) < FEWEST_VALUES:
             return []
         return [self._required()] if self._record.goal is None else self._of_outcomes()
+
+    def success(self) -> Belief | None:
+        """Return the posterior of whether an evaluation succeeds; ``None`` where too few failed."""
+        known = Known.of(self._space, self._record, self._maximize)
+        data = known.success()
+        if data is None:
+            return None
+        kept = self._success
+        same = kept is not None and torch.equal(kept.data.signed, data.signed)
+        if kept is None or not (same and torch.equal(kept.data.U, data.U)):
+            models = self._outcome_models
+            generator = models.randomness(len(known.asks) + 1)
+            self._success = believe(self._space, data, models.factory, generator)
+        return self._success
 
     def _of_outcomes(self) -> list[Belief]:
         """Return the posterior of each of several outcomes."""

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from acquisition.constraints import TooFewPoints
 from acquisition.strategy import ChoosingStrategy, Request, SharingStrategy, Strategy
+from scalable_bo.modelling.belief import believe
 from scalable_bo.modelling.factory import INPUTS_APART, SurrogateFactory
-from scalable_bo.modelling.fitting import FEWEST_VALUES, fit, is_for_few, randomness
+from scalable_bo.modelling.fitting import is_for_few, randomness
 from scalable_bo.modelling.outcomes import OutcomeModels
-from scalable_bo.modelling.training import SCALES
+from scalable_bo.modelling.training import FEWEST_VALUES, SCALES, TrainingData
 from scalable_bo.space.space import Space
 from scalable_bo.storage.pools import Pool
 from scalable_bo.storage.rounds import AskReport
@@ -117,8 +118,9 @@ class Proposer:
             model, data = kept.make(told, refit, few, asked.generator, callback, asked.deadline)
             keep = partial(kept.keep, asked.number, model, data, few)
             models = _Models([Part([model], [data], q)], refit, keep)
-        if len(known.failed) >= FEWEST_VALUES and pool is None and not asked.is_local:
-            asked = replace(asked, succeeds=self._drawn_success(asked))
+        success = known.success() if pool is None and not asked.is_local else None
+        if success is not None:
+            asked = replace(asked, succeeds=self._drawn_success(success, asked))
         fitted = time.perf_counter()
         strategy = self._strategy if pool is None else BestOfPool(pool)
         request_of = partial(self._request, asked)
@@ -151,15 +153,14 @@ class Proposer:
         )
         return _Models(parts, None, lambda choice: None)
 
-    def _drawn_success(self, asked: _Asked) -> Callable[[Tensor], Tensor]:
+    def _drawn_success(self, data: TrainingData, asked: _Asked) -> Callable[[Tensor], Tensor]:
         """Return which points of the unit cube are likelier to succeed than to fail, by the mean of
         a model of where evaluations did and did not, and by a function that is drawn from it.
         """
-        data = asked.known.success_data(self._space)
         # It draws by itself, so that failures change nothing else that is random
         generator = torch.Generator().manual_seed(asked.generator.initial_seed())
-        fitted = fit(self._factory, data, generator, few=True)
-        path = self._factory.build(data, fitted).paths(1, generator=generator)
+        belief = believe(self._space, data, self._factory, generator)
+        path = belief.model.paths(1, generator=generator)
 
         @torch.no_grad()
         def succeeds(U: Tensor) -> Tensor:
@@ -290,7 +291,7 @@ class Proposer:
             self._team is not None
             and self._team.size <= min(q, known.num_observed)
             and known.goal is None
-            and len(known.failed) < FEWEST_VALUES
+            and known.success() is None
             and isinstance(self._strategy, SharingStrategy)
             and self._strategy.shares
             and not self._is_for_few(q, known.num_observed)

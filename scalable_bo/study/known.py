@@ -20,8 +20,6 @@ from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rows import Rows, keys
 from scalable_bo.storage.storage import Ask
 
-ACCIDENTS = ("withdrawn", "lost:")  # how reasons begin that do not lie in the point
-
 
 @dataclass(frozen=True, eq=False)
 class Known:
@@ -33,8 +31,8 @@ class Known:
         num_modelled: the values that a surrogate has: of several outcomes, the one with the fewest,
             which may be more than n, by points that wait for others.
         num_pending: points asked and not told.
-        succeeded: (s, d) points with a value, be it of one of several outcomes.
-        failed: (f, d) points where evaluations failed, but for what was taken back or lost on disk.
+        success: returns where evaluations had a value and where they failed; ``None`` where too few
+            failed.
         unusable: (p, d) points without a value: pending ones, failed ones and those of the queue.
         queued: (k, d) points of the queue that the ask gives out.
         taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space
@@ -52,8 +50,7 @@ class Known:
     num_observed: int
     num_modelled: int
     num_pending: int
-    succeeded: Tensor
-    failed: Tensor
+    success: Callable[[], TrainingData | None]
     unusable: Tensor
     queued: Tensor
     taken: set[bytes]
@@ -72,6 +69,10 @@ class Known:
             with record.lock:
                 return TrainingData.first(num_observed, record.rows, space, maximize)
 
+        def success() -> TrainingData | None:
+            with record.lock:
+                return TrainingData.of_success(record.rows, space)
+
         def outcome_table(num_observed: int) -> tuple[Tensor, Tensor]:
             with record.lock:
                 rows = record.rows
@@ -83,7 +84,6 @@ class Known:
             partial = rows.outcomes(len(record.outcome_names), rows.partly_told)
             num_partial = int(partial.isfinite().sum(0).amin())
             queue = record.queue
-            failed = [r for r, why in rows.reasons.items() if not why.startswith(ACCIDENTS)]
             unusable = torch.cat([rows.X[~rows.told | rows.values.isnan()], queue])
             # A point of a finite space comes up by chance again; a Float makes that as good as
             # impossible.
@@ -93,8 +93,7 @@ class Known:
                 num_observed=len(rows.observed),
                 num_modelled=len(rows.observed) + num_partial,
                 num_pending=len(rows) - rows.num_told + len(queue),
-                succeeded=rows.X[rows.observed + rows.partly_told.tolist()],
-                failed=rows.X[failed],
+                success=success,
                 unusable=unusable,
                 queued=queue[:q],
                 taken=set(keys(taken)),
@@ -110,14 +109,6 @@ class Known:
         """
         assert self.goal is not None
         return TrainingData.of_each(*self.outcome_table(num_observed), self.goal.signs)
-
-    def success_data(self, space: Space) -> TrainingData:
-        """Return 1 at the points with a value and 0 at the failed ones, to learn where evaluations
-        fail.
-        """
-        U = space.normalize(torch.cat([self.succeeded, self.failed]))
-        numbers = torch.arange(len(U), dtype=torch.float64, device="cpu")
-        return TrainingData.of(U, (numbers < len(self.succeeded)).double(), None, True)
 
     @property
     def num_drawn(self) -> int:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from gpytorch.kernels import Kernel
-from torch import Tensor
 
 from acquisition import Strategy
 from acquisition.strategies import make_strategy
@@ -39,7 +38,7 @@ from scalable_bo.storage.rounds import AskReport, Batch, Result, Round
 from scalable_bo.storage.rows import Outcomes, read_told, whole_numbers
 from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.storage.storage import Change, MemoryStorage, Storage
-from scalable_bo.study.answers import Answers
+from scalable_bo.study.answers import Answers, Predicted
 from scalable_bo.study.asking import Proposer
 from scalable_bo.study.design import default_num_initial
 from scalable_bo.study.known import Known
@@ -698,7 +697,7 @@ class Study:
         self._record.refresh()
         return self._answers.recommend()
 
-    def predict(self, params: Any) -> tuple[Tensor, Tensor]:
+    def predict(self, params: Any) -> Predicted:
         """Return the surrogate's posterior of the objective, given all values so far: the mean and
         the standard deviation without the noise, in the user's units.
 
@@ -706,7 +705,9 @@ class Study:
             params: a dict of parameters, a list of k dicts, or points (k, d) in the order of
                 ``space.names``.
         Returns:
-            Two tensors (k,); of one dict, two of shape (). Of m outcomes, with m in the end.
+            Two tensors (k,); of one dict, two of shape (). Of m outcomes, with m in the end. The
+            pair has an attribute ``success``: the probability that an evaluation there succeeds,
+            once two or more have failed and it is learned where; ``None`` before.
         Raises:
             ValueError: if a point lies outside the space, or there are fewer than two values.
         """
@@ -740,6 +741,7 @@ class Study:
                 self._record,
                 self._factory,
                 self._answers.beliefs,
+                self._answers.success,
             )
 
     def report(self, path: str | os.PathLike[str]) -> None:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from scalable_bo.evaluation.progress import fit_lines
 from scalable_bo.modelling.factory import SurrogateFactory, mean_of
-from scalable_bo.modelling.fitting import FEWEST_VALUES, REFIT_GROWTH, fit_warped
-from scalable_bo.modelling.training import TrainingData
+from scalable_bo.modelling.fitting import REFIT_GROWTH, fit_warped
+from scalable_bo.modelling.training import FEWEST_VALUES, TrainingData
 from scalable_bo.storage.checkpoints import (
     Checkpoint,
     load_checkpoint,

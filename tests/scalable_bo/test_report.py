@@ -172,6 +172,7 @@ def snapshot_of(
         "asks": [Ask(number, 1, 1, 1, True) for number in costs],
         "sources": [],
         "find_beliefs": lambda: [] if mean is None else [Believed(space, mean)],
+        "find_success": lambda: None,
     }
     return Snapshot(space=space, maximize=maximize, rows=rows, costs=costs, **(given | more))
 
@@ -782,9 +783,38 @@ def test_the_page_says_what_to_do_next_and_leads_with_it(tmp_path: Path) -> None
     mean, std = study.predict(study.pending.params[0])
     assert table[1][:2] == [str(id), "5"]
     low, high = (float(mean + side * std) for side in (-2, 2))
-    assert table[1][-1] == f"{float(mean):.4g} ({low:.4g} to {high:.4g})"
+    shown = dict(zip(table[0], table[1], strict=True))["value, predicted"]
+    assert shown == f"{float(mean):.4g} ({low:.4g} to {high:.4g})"
     study.tell([id], [1.0])
     assert "No point is pending." in page.render(study.snapshot())
+
+
+def test_where_failures_are_learned_the_chance_of_success_stands_beside_predictions(
+    tmp_path: Path,
+) -> None:
+    space = Space(x=Float(-2.0, 2.0))
+    with Study(space, maximize=True, sampler=QUICK, path=tmp_path / "study") as study:
+        X = torch.linspace(-2.0, 2.0, 21, dtype=torch.float64)[:, None]
+        values = torch.where(X[:, 0] > 0.9, math.nan, X[:, 0])
+        study.add_data(X[:15], values[:15])
+        assert study.predict({"x": 0.0}).success is None
+        study.enqueue([{"x": -1.5}, {"x": 1.5}])
+        study.ask(2)
+        assert "chance of success" not in page.render(study.snapshot())
+        study.add_data(X[15:], values[15:])
+        mean, std = found = study.predict(X)
+        assert mean.shape == std.shape == (21,) and found.success is not None
+        assert ((found.success > 0.5) == values.isfinite()).all()
+        assert ((found.success >= 0.0) & (found.success <= 1.0)).all()
+        one = study.predict({"x": 1.5}).success
+        assert one is not None and one.shape == ()
+        content = page.render(study.snapshot())
+        table = cells(section(content, "What to evaluate next"))
+        assert table[0][-1] == "chance of success"
+        assert [float(row[-1]) > 0.5 for row in table[1:]] == [True, False]
+        stored = page.render(read_snapshot(tmp_path / "study"))
+    heading = "What to evaluate next"
+    assert section(stored, heading) == section(content, heading)
 
 
 def test_the_best_point_of_the_page_is_that_of_the_result_under_noise_too() -> None:
