@@ -254,8 +254,7 @@ class RandomFeatures(Basis):
     def _are_native(self, X: Tensor, W: Tensor) -> bool:
         """Whether compiled code evaluates the waves, and their sums with such weights."""
         are_plain = not self.amplitudes and not self.modulations
-        few_coordinates = self.dim <= native.LARGEST_DIM
-        return are_plain and few_coordinates and native.serves(X, self.frequencies, self.scale, W)
+        return are_plain and native.serves(X, self.frequencies, self.scale, W)
 
     @cached_property
     def _panels(self) -> native.Panels:

@@ -5,10 +5,11 @@ A sum or product has what all of its parts have.
 A closed form is ``k(x, z) = outputscale · κ(d²)`` with ``d² = ‖(x − z) / lengthscale‖²`` (isotropic
 or ARD). ``κ`` and its slope ``dκ/d(d²)`` are all that values and gradients need.
 
-On a CPU closed forms are evaluated by compiled C code, see :mod:`surrogates.operators.native`. On a
-device PyTorch compiles them once they have enough work before them: that takes about ten seconds
-where nothing is cached, and saves two thirds of an entry's time. A function runs eagerly until it
-has processed so many entries that compiling would have paid for itself, and compiled from then on.
+On a CPU compiled C code finds values and sums from the points, see
+:mod:`surrogates.operators.native`, and PyTorch those of given distances. On a device PyTorch
+compiles them once they have enough work before them: that takes about ten seconds where nothing is
+cached, and saves two thirds of an entry's time. A function runs eagerly until it has processed so
+many entries that compiling would have paid for itself, and compiled from then on.
 All ways compute the same formula and agree to rounding. The environment variable
 ``SCALABLE_BO_COMPILE`` overrides the rule: ``always``, ``never`` or ``auto`` (the default).
 """
@@ -17,7 +18,6 @@ import logging
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -38,8 +38,6 @@ from surrogates.operators.tf32 import halves
 logger = logging.getLogger(__name__)
 
 ENTRIES_BEFORE_COMPILING = 10**11
-# Entries: larger temporaries go back to the system and are mapped anew, at four times the cost
-EAGER_PART = {"cpu": 2**16}
 # Below this the call's own overhead dominates, and sizes 0 and 1 would be specialised
 SMALLEST_COMPILED_TILE = 4096
 # A d² that rounds to infinity would multiply the decay, which is 0 there: 0 · ∞ is no number
@@ -158,33 +156,22 @@ class StationaryKernel:
 
 
 class Fused:
-    """A pure function of tensors that is evaluated by compiled code where that is faster.
+    """A function of tensors that a device evaluates compiled where that is faster.
 
     Args:
-        function: pure; its first argument is the tile whose entries are counted.
-        on_cpu: the same in C, of tensors that :func:`native.serves`; ``None`` if there is none.
-        eagerly: computes the same where compiling does not pay; ``function`` if ``None``.
+        function: its first argument is the tile whose entries are counted.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        on_cpu: Callable[..., Any] | None = None,
-        eagerly: Callable[..., Any] | None = None,
-    ):
+    def __init__(self, function: Callable[..., Any]):
         self.function = function
-        self._on_cpu = on_cpu
-        self._eagerly = function if eagerly is None else eagerly
         self._compiled: Callable[..., Any] | None = None
         self._unavailable = False
         self._entries = 0
 
     def __call__(self, tile: Tensor, *others: Tensor) -> Any:
-        if tile.device.type == "cpu":
-            by_c = self._on_cpu is not None and native.serves(tile, *others)
-            return (self._on_cpu if by_c else self._eagerly)(tile, *others)  # type: ignore[misc]
-        if tile.numel() < SMALLEST_COMPILED_TILE or not self._use_compiled(tile):
-            return self._eagerly(tile, *others)
+        is_small = tile.device.type == "cpu" or tile.numel() < SMALLEST_COMPILED_TILE
+        if is_small or not self._use_compiled(tile):
+            return self.function(tile, *others)
         if self._compiled is None:
             self._compiled = torch.compile(_with_own_code(self.function), dynamic=True)
             logger.info("compiling the kernel's elementwise part; this takes some seconds, once")
@@ -216,30 +203,7 @@ class Fused:
             logger.warning(
                 "compiling failed (%s: %s); going on uncompiled", type(error).__name__, reason
             )
-            return self._eagerly(*arguments)
-
-
-class InPlace(Fused):
-    """An elementwise function whose values overwrite its first argument, a flat tile: no memory is
-    taken for another.
-
-    Args:
-        function: pure, of one number at a time.
-        on_cpu: see :class:`Fused`.
-    """
-
-    def __init__(
-        self, function: Callable[..., Tensor], on_cpu: Callable[..., Tensor] | None = None
-    ):
-        def overwrite(tile: Tensor, *others: Tensor) -> Tensor:
-            return tile.copy_(function(tile, *others))
-
-        def overwrite_by_parts(tile: Tensor, *others: Tensor) -> Tensor:
-            for part in tile.split(EAGER_PART.get(tile.device.type, max(1, len(tile)))):
-                part.copy_(function(part, *others))
-            return tile
-
-        super().__init__(overwrite, on_cpu, overwrite_by_parts)
+            return self.function(*arguments)
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -305,9 +269,7 @@ class Profile:
     exact_distances: bool = False
 
 
-def _profile(
-    name: str, formula: Callable[[Tensor], Terms], exact_distances: bool = False
-) -> Profile:
+def _profile(formula: Callable[[Tensor], Terms], exact_distances: bool = False) -> Profile:
     def value(d2: Tensor, outputscale: Tensor) -> Tensor:
         decay, level, _ = formula(d2)
         return decay.mul_(level).mul_(outputscale)
@@ -321,21 +283,16 @@ def _profile(
         return (level * weighted).sum(-1), weighted.mul_(slope)
 
     def overwrite(d2: Tensor, outputscale: Tensor) -> Tensor:
-        return native.values_at(name, d2, outputscale, out=d2)
+        return d2.copy_(value(d2, outputscale))
 
     return Profile(
-        formula,
-        Fused(value, partial(native.values_at, name)),
-        InPlace(value, overwrite),
-        Fused(split),
-        Fused(contract, partial(native.contracted, name)),
-        exact_distances,
+        formula, Fused(value), Fused(overwrite), Fused(split), Fused(contract), exact_distances
     )
 
 
 PROFILES = {
-    "rbf": _profile("rbf", _rbf),
-    "matern12": _profile("matern12", _matern12, exact_distances=True),
-    "matern32": _profile("matern32", _matern32),
-    "matern52": _profile("matern52", _matern52),
+    "rbf": _profile(_rbf),
+    "matern12": _profile(_matern12, exact_distances=True),
+    "matern32": _profile(_matern32),
+    "matern52": _profile(_matern52),
 }

@@ -21,12 +21,6 @@ from surrogates.operators.tiles import (
     with_tiles_that_fit,
 )
 
-ROWS_IN_TILES = 4  # entries gathered at a time, in tiles
-# Entries evaluated at a time, in tiles: written where they stay, they need no buffer that fits a
-# cache
-TILES_IN_ROWS = 2
-FEWEST_ROWS = 8  # of fewer, the product for d² takes twice as long
-
 
 class KernelOperator(ABC):
     """The matrix K = k(X1, X2), of which only what is asked for is evaluated.
@@ -114,12 +108,15 @@ class Dense(KernelOperator):
         W_halves = None if W.device.type == "cpu" else halves_if_faster(W)
         if W_halves is None:
             return matmul(self.matrix, W)
-        parts = self.matrix.split(_rows_at_once(self.matrix))
-        return torch.cat([_product(part, W, W_halves) for part in parts])
+        at_once = max(1, tile_side(W.device) ** 2 // max(1, self.matrix.shape[1]))
+        return torch.cat(
+            [
+                add_product(Halves.of(part), W_halves, W.new_zeros(len(part), W.shape[1]))
+                for part in self.matrix.split(at_once)
+            ]
+        )
 
     def rows(self, index: Index) -> KernelOperator:
-        if isinstance(index, Tensor):
-            return Gathered(self.tiles.rows(index), self.matrix, index)
         return Dense(self.tiles.rows(index), False, self.matrix[index])
 
     def columns(self, index: Index) -> Tensor:
@@ -132,12 +129,7 @@ class Dense(KernelOperator):
         self._require_symmetric("block(index)")
         if not isinstance(index, Tensor):
             return self.matrix[index][:, index]
-        return torch.cat(
-            [
-                self.matrix.index_select(0, part).index_select(1, index)
-                for part in index.split(_rows_at_once(self.matrix))
-            ]
-        )
+        return self.matrix.index_select(0, index).index_select(1, index)
 
     def diagonal(self) -> Tensor:
         self._require_symmetric("diagonal()")
@@ -152,45 +144,6 @@ class Dense(KernelOperator):
     @property
     def T(self) -> "Dense":
         return self if self.symmetric else Dense(self.tiles.transposed(), False, self.matrix.T)
-
-
-class Gathered(KernelOperator):
-    """Some rows of a matrix that is held, in any order, read a few at a time:
-    a copy of all of them would be new memory at every step.
-    """
-
-    def __init__(self, tiles: KernelTiles, matrix: Tensor, index: Tensor):
-        super().__init__(tiles, False)
-        self.matrix = matrix
-        self.index = index
-
-    def __matmul__(self, W: Tensor) -> Tensor:
-        out = W.new_empty(len(self.index), W.shape[1])
-        W_halves = None if W.device.type == "cpu" else halves_if_faster(W)
-        for part in spans(len(self.index), _rows_at_once(self.matrix)):
-            rows = self.matrix.index_select(0, self.index[part])
-            out[part] = _product(rows, W, W_halves)
-        return out
-
-    def rows(self, index: Index) -> KernelOperator:
-        return Gathered(self.tiles.rows(index), self.matrix, self.index[index])
-
-    def columns(self, index: Index) -> Tensor:
-        return self.to_dense()[:, index]
-
-    def block(self, index: Index) -> Tensor:
-        self._require_symmetric("block(index)")
-        return self.rows(index).columns(index)
-
-    def to_dense(self) -> Tensor:
-        return self.matrix.index_select(0, self.index)
-
-    def to(self, dtype: torch.dtype) -> KernelOperator:
-        return Dense(self.tiles.to(dtype), False, self.to_dense().to(dtype))
-
-    @property
-    def T(self) -> KernelOperator:
-        return Dense(self.tiles.transposed(), False, self.to_dense().T)
 
 
 class Tiled(KernelOperator):
@@ -243,16 +196,6 @@ def kernel_operator(
     return kind(tiles, symmetric=X2 is None)
 
 
-def _product(matrix: Tensor, W: Tensor, W_halves: Halves | None) -> Tensor:
-    if W_halves is None:
-        return matmul(matrix, W)
-    return add_product(Halves.of(matrix), W_halves, W.new_zeros(len(matrix), W.shape[1]))
-
-
-def _rows_at_once(matrix: Tensor) -> int:
-    return max(1, ROWS_IN_TILES * tile_side(matrix.device) ** 2 // max(1, matrix.shape[1]))
-
-
 def evaluate(tiles: KernelTiles) -> Tensor:
     """Return the whole of k(X1, X2), evaluated a few whole rows at a time."""
     matrix = tiles.X1.new_empty(len(tiles.X1), len(tiles.X2))
@@ -263,5 +206,5 @@ def evaluate(tiles: KernelTiles) -> Tensor:
 @with_tiles_that_fit
 def _evaluate_into(side: int, tiles: KernelTiles, matrix: Tensor) -> None:
     m, n = matrix.shape
-    for i in spans(m, max(FEWEST_ROWS, TILES_IN_ROWS * side**2 // max(1, n))):
+    for i in spans(m, max(1, side**2 // max(1, n))):
         tiles.tile(i, slice(None), out=matrix[i])

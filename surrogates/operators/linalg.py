@@ -10,23 +10,16 @@ from surrogates import memory
 # Times eps · trace: below 4, blocks of clustered points in float32 were found to diverge; 10 slows
 # the largest blocks
 SHIFT = 5.0
-FEW_COLUMNS = 16
 
 
 def matmul(A: Tensor, B: Tensor, add_to: Tensor | None = None) -> Tensor:
     """Return A @ B in the precision of both, on CUDA, too, whatever the user chose for other work;
     added to ``add_to``, in place, if that is given.
-
-    If B has few columns, the transposed product is computed on a CPU: it fills the processor's
-    vectors with rows of A, and takes a quarter of the time on some of them.
     """
-    if A.device.type != "cpu":
-        with memory.full_precision_on(A.device):
-            return A @ B if add_to is None else add_to.addmm_(A, B)
-    if 1 < B.shape[-1] < FEW_COLUMNS and A.ndim == B.ndim == 2:
-        product = (B.T @ A.T).T
-        return product.contiguous() if add_to is None else add_to.add_(product)
-    return A @ B if add_to is None else add_to.addmm_(A, B)
+    if A.device.type == "cpu":
+        return A @ B if add_to is None else add_to.addmm_(A, B)
+    with memory.full_precision_on(A.device):
+        return A @ B if add_to is None else add_to.addmm_(A, B)
 
 
 def stable_cholesky(

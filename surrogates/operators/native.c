@@ -298,27 +298,6 @@ void kernel_sums(long profile, long start, long stop, long q, long d, long n, co
     }
 }
 
-/* Elementwise: kernel values of squared distances */
-void values_at(long profile, long start, long stop, const real *d2, double scale, real *out)
-{
-    FILL[profile](d2 + start, stop - start, (real)scale, out + start);
-}
-
-/* Rows start to stop of d2 (m, n), row i with row i / q of the weights W (m / q, n): the sums of
- * the kernel values times the weights (m,), and the slopes times the weights (m, n) */
-void contracted(long profile, long start, long stop, long q, long n, const real *d2, const real *W,
-                real *sums, real *slopes)
-{
-    for (long i = start; i < stop; i++) {
-        double sum = 0;
-        for (long j = 0; j < n; j += PANEL) {
-            long count = n - j < PANEL ? n - j : PANEL;
-            sum += WEIGH[profile](d2 + i * n + j, W + i / q * n + j, count, slopes + i * n + j);
-        }
-        sums[i] = (real)sum;
-    }
-}
-
 /* Store the cosine and the sine of an angle: by r, what is left of it beside the nearest multiple
  * of pi, and the minimax polynomials of (sin r - r) / r³ and (cos r - 1 + r²/2) / r⁴ in r², off by
  * 6e-9 in float and 3e-19 in double. */

@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 MODES = ("auto", "always", "never")
 PROFILES = ("rbf", "matern12", "matern32", "matern52")  # in the order of the source
 PANEL = 256  # rows, as in the source
-LARGEST_DIM = 64  # with more inputs, a matrix product finds distances faster
 ENTRIES_A_THREAD = 2**17  # fewer take less time than to hand them to another thread
 ENTRIES_AT_ONCE = 2**28  # of a call that cannot be interrupted
 
@@ -47,8 +46,6 @@ DEFINITIONS = {torch.float32: (), torch.float64: ("-DDOUBLE",)}
 # The arguments of its functions: integers, doubles, and pointers
 SIGNATURES = {
     "values": "iiiiippdp",
-    "values_at": "iiipdp",
-    "contracted": "iiiiipppp",
     "kernel_sums": "iiiiiippiippp",
     "waves": "iiiipppp",
     "wave_sums": "iiiiippiipppp",
@@ -144,37 +141,6 @@ def values(
     arguments = (d, Z.count, X, Z.numbers, outputscale.item(), out)
     _by_rows("values", X.dtype, _number(profile), arguments, m, Z.count)
     return out
-
-
-def values_at(profile: str, d2: Tensor, outputscale: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return outputscale · κ of squared distances of any shape, written to ``out``, contiguous,
-    such as ``d2`` itself, if that is given.
-    """
-    d2 = d2.contiguous()
-    out = torch.empty_like(d2) if out is None else _room(out, d2, d2.shape)
-    arguments = (d2, outputscale.item(), out)
-    _by_rows("values_at", d2.dtype, _number(profile), arguments, d2.numel(), 1)
-    return out
-
-
-def contracted(profile: str, d2: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``Σ_c κ w`` (g, r) and ``κ' w`` (g, r, c), κ' the slope of κ in d², for squared
-    distances d2 (g, r, c) and weights W (g or 1, r or 1, c).
-    """
-    d2 = d2.contiguous()
-    g, r, c = d2.shape
-    W = W.expand(g, -1, -1).contiguous()
-    if W.shape[1] not in (1, r) or W.shape[2] != c or W.dtype != d2.dtype:
-        raise ValueError(
-            f"`W` must be {d2.dtype} of shape ({g} or 1, {r} or 1, {c}), as the distances are, got"
-            f" {W.dtype} of shape {tuple(W.shape)}."
-        )
-    sums = d2.new_empty(g, r)
-    slopes = torch.empty_like(d2)
-    q = r // max(1, W.shape[1])
-    arguments = (q, c, d2, W, sums, slopes)
-    _by_rows("contracted", d2.dtype, _number(profile), arguments, g * r, c)
-    return sums, slopes
 
 
 def kernel_sums(profile: str, X: Tensor, Z: Panels, W: Tensor) -> tuple[Tensor, Tensor]:
@@ -341,9 +307,10 @@ def _is_usable(dtype: torch.dtype) -> bool:
         bool((found - known).abs().max() <= bound * max(1.0, known.abs().max().item()))
         for found, known in _samples(dtype)
     )
-    nothing = torch.full((PANEL,), math.nan, dtype=dtype, device="cpu")
+    nothing = torch.full((PANEL, 1), math.nan, dtype=dtype, device="cpu")
+    panels = Panels.of(torch.zeros_like(nothing))
     keeps_nan = all(
-        bool(values_at(profile, nothing, nothing.new_ones(())).isnan().all())
+        bool(values(profile, nothing, panels, nothing.new_ones(())).isnan().all())
         for profile in PROFILES
     )
     if not (is_right and keeps_nan):
@@ -372,11 +339,7 @@ def _samples(dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
         ),
     }
     for profile, (level, slope) in known.items():
-        yield values_at(profile, d2, one), level
         yield values(profile, X, panels, one), level
-        sums, slopes = contracted(profile, d2.unsqueeze(0), W.unsqueeze(0))
-        yield sums[0], (level * W).sum(1)
-        yield slopes[0], slope * W
         sums, gradients = kernel_sums(profile, X, panels, W)
         yield sums, (level * W).sum(1)
         yield gradients[:, 0], 2.0 * (slope * W * differences).sum(1)

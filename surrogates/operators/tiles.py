@@ -36,11 +36,6 @@ TRIED_DIM = 8
 AS_FAST = 1.05  # times the least seconds an entry: of such sides, the smallest
 DEFAULT_SIDE = 8192  # elsewhere
 SMALLEST_SIDE = 64  # where memory for less is not there, nothing else is either
-# Rows for every column: beyond 512 columns the product for d² slows down, and tall tiles make fewer
-# calls
-TILE_ASPECT = {"cpu": 4}
-# Of functions at their own points: squares of as many entries
-ROWWISE_FACTOR = {"cpu": 2}
 # Parts of this many functions, or of a power of two, are rounded alike wherever they are evaluated:
 # in one process, or shared by several
 FUNCTIONS_TOGETHER = 16
@@ -161,10 +156,10 @@ class ScaledPoints:
 class StationaryTiles(KernelTiles):
     """Tiles of a kernel in closed form.
 
-    On a CPU compiled code finds differences, values and sums in one pass, of points with few
-    coordinates. Otherwise there is one small matrix product for d², then one fused elementwise
-    pass: with ``L = [x, ‖x‖², 1]`` and ``R = [−2z, 1, ‖z‖²]``, ``d² = L Rᵀ``. Inputs are centred
-    first, so that the cancellation error is eps · (radius / lengthscale)². Where that is above
+    On a CPU compiled code finds differences, values and sums in one pass. Otherwise there is one
+    small matrix product for d², then one fused elementwise pass: with ``L = [x, ‖x‖², 1]`` and ``R
+    = [−2z, 1, ‖z‖²]``, ``d² = L Rᵀ``. Inputs are centred first, so that the cancellation error is
+    eps · (radius / lengthscale)². Where that is above
     ``LARGEST_CANCELLATION``, and for kernels that cannot bear any (Matérn-1/2), the differences are
     computed instead.
     """
@@ -184,8 +179,6 @@ class StationaryTiles(KernelTiles):
         or sums with such weights.
         """
         X = self.right.X
-        if X.shape[1] > native.LARGEST_DIM:
-            return None
         if not native.serves(X, self.left.X, self.outputscale, *weights):
             return None
         part = None
@@ -564,15 +557,13 @@ def spans(length: int, size: int) -> Iterator[slice]:
         yield slice(start, min(start + size, length))
 
 
-def tile_spans(
-    num_rows: int, num_columns: int, side: int, device: torch.device
-) -> Iterator[tuple[slice, slice]]:
+def tile_spans(num_rows: int, num_columns: int, side: int) -> Iterator[tuple[slice, slice]]:
     """Yield the rows and columns of the tiles of a matrix, row after row: ``side`` columns,
     and several times as many where there are few rows.
     """
-    height = max(1, min(num_rows, TILE_ASPECT.get(device.type, 1) * side))
+    height = max(1, min(num_rows, side))
     for i in spans(num_rows, height):
-        for j in spans(num_columns, max(1, side // height) * side):
+        for j in spans(num_columns, side // height * side):
             yield i, j
 
 
@@ -652,7 +643,7 @@ def tiled_matmul(side: int, tiles: KernelTiles, W: Tensor) -> Tensor:
         return fused
     out = W.new_zeros(len(tiles.X1), W.shape[1])
     W_halves = None if W.device.type == "cpu" else halves_if_faster(W)
-    for i, j in tile_spans(len(tiles.X1), len(tiles.X2), side, W.device):
+    for i, j in tile_spans(len(tiles.X1), len(tiles.X2), side):
         if W_halves is None:
             matmul(tiles.tile(i, j), W[j], add_to=out[i])
         else:
@@ -683,8 +674,6 @@ def tiled_rowwise(side: int, tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Ten
     points = len(tiles.X1) // num_functions
     if (fused := tiles.fused_rowwise(W)) is not None:
         return fused[0].view(num_functions, points), fused[1].view(num_functions, points, -1)
-    if W.dtype == torch.float32:
-        side *= ROWWISE_FACTOR.get(W.device.type, 1)
     values = W.new_zeros(len(tiles.X1))
     gradient = torch.zeros_like(tiles.X1)
     point_step = min(points, side)

@@ -1,5 +1,5 @@
-"""The elementwise part: in C on a CPU; on a device compiled or eager, when it is compiled, and that
-it makes no difference to the values.
+"""The elementwise part of a kernel: when a device compiles it, and that this makes no difference to
+the values.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from surrogates.operators import forms, native
-from surrogates.operators.forms import PROFILES, SMALLEST_COMPILED_TILE, Fused, InPlace
+from surrogates.operators import forms
+from surrogates.operators.forms import PROFILES, SMALLEST_COMPILED_TILE, Fused
 from tests import problems
 from tests.simulated_device import simulated_device
 
@@ -65,46 +65,22 @@ def test_a_device_compiles_once_there_has_been_enough_work(
     assert compiler.calls == 1
 
 
-def test_a_cpu_is_served_by_c_unless_that_is_switched_off(
+def test_a_cpu_never_waits_for_the_compiler(
     compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tile = 3.0 * torch.ones(2, 2)
-    monkeypatch.setattr(native, "serves", lambda X: native.mode() != "never")
-    square = Fused(torch.square, lambda tile: 5.0 * tile)
-    for mode, expected in (("auto", 15.0), ("always", 15.0), ("never", 9.0)):
-        monkeypatch.setenv("SCALABLE_BO_COMPILE", mode)
-        assert (square(tile) == expected).all()
-        assert (Fused(torch.square)(tile) == 9.0).all()  # of which there is nothing in C
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
+    assert (Fused(torch.square)(3.0 * torch.ones(LARGE_SIDE, LARGE_SIDE)) == 9.0).all()
     assert compiler.calls == 0
 
 
-@pytest.mark.parametrize("length", [1, 7, 8, 100])
-def test_values_overwrite_a_tile_part_by_part(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(forms.EAGER_PART, "cpu", 8)
-    sizes: list[int] = []
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("length", [0, 1, 100])
+def test_values_overwrite_a_tile(profile: str, length: int) -> None:
     tile = problems.uniform(length)
-    expected = tile.square() + 2.0
-
-    def function(part: Tensor, shift: Tensor) -> Tensor:
-        sizes.append(len(part))
-        return part.square() + shift
-
-    assert InPlace(function)(tile, torch.tensor(2.0)) is tile
-    torch.testing.assert_close(tile, expected)
-    assert max(sizes) <= 8 and sum(sizes) == length
-
-
-def test_an_empty_tile_has_no_values() -> None:
-    assert InPlace(torch.square)(torch.empty(0)).shape == (0,)
-
-
-def test_values_overwrite_a_tile_when_compiled(
-    compiler: Compiler, large: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
-    tile = 3.0 * large.view(-1)
-    InPlace(torch.square)(tile)
-    assert compiler.calls == 1 and bool((tile == 9.0).all())
+    scale = torch.tensor(2.0, dtype=tile.dtype)
+    expected = PROFILES[profile].value(tile.clone(), scale)
+    assert PROFILES[profile].value_(tile, scale) is tile
+    assert torch.equal(tile, expected)
 
 
 def test_small_tiles_stay_eager(
@@ -190,7 +166,7 @@ def compare_with_eager(profile: str, monkeypatch: pytest.MonkeyPatch, device: st
     formulas = PROFILES[profile]
     graphs = counters["stats"]["unique_graphs"]
     value, contract = (Fused(fused.function) for fused in (formulas.value, formulas.contract))  # type: ignore[attr-defined]
-    value_ = InPlace(value.function)
+    value_ = Fused(formulas.value_.function)  # type: ignore[attr-defined]
     monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
     for dtype in (torch.float32, torch.float64):
         close = {"rtol": 20 * torch.finfo(dtype).eps, "atol": 20 * torch.finfo(dtype).eps}
