@@ -150,7 +150,10 @@ class Config(_Table):
             ValueError: if it is in a database.
         """
         if self.study.path is None:
-            raise ValueError(f"The study must be in a folder for this, got {self.place}.")
+            raise ValueError(
+                f"The study must be in a folder for this, got {self.place}: its backups are the"
+                " database's own, and any process may open it without a server."
+            )
         return self.folder / self.study.path
 
     @property

@@ -17,6 +17,7 @@ import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -26,6 +27,7 @@ from scalable_bo.storage.log import digest_of, pack, replay, unpack
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.storage import Ask, Contents, LoggedStorage, Write
 from surrogates import checks
+from surrogates.atomic import require_own
 
 require("sqlalchemy", extra="shared", user="A study in a database")
 
@@ -152,8 +154,9 @@ class SQLStorage(LoggedStorage):
         self.require_writable()
         with ExitStack() as stack, self._reached():
             if self._engine.dialect.name == "sqlite":
-                file = stack.enter_context(open(f"{self._engine.url.database}.asking", "a"))
-                fcntl.flock(file, fcntl.LOCK_EX)
+                lock = Path(f"{self._engine.url.database}.asking")
+                require_own(lock)
+                fcntl.flock(stack.enter_context(lock.open("a")), fcntl.LOCK_EX)
             else:
                 connection = stack.enter_context(self._engine.connect())
                 connection = connection.execution_options(isolation_level="AUTOCOMMIT")

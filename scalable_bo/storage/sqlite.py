@@ -254,7 +254,9 @@ class SQLiteStorage(LoggedStorage):
                     connection.execute(f"DROP TABLE {name}")
                 define(connection)
                 append(connection, map(pack, writes))
-            self._held.is_backed_up = False
+            if self._held.lock is not None:
+                self._held.is_backed_up = False
+                (self.folder / "writes").unlink(missing_ok=True)  # a count that it kept
         except OSError as error:
             raise RuntimeError(
                 f"{self.name} could not be brought from version {version} of the schema to"

@@ -280,3 +280,13 @@ def test_arguments_are_refused_by_name(tmp_path: Path) -> None:
     study.close()
     with pytest.raises(RuntimeError, match="has been closed. Open it again"):
         study.ask(1)
+
+
+def test_a_link_in_the_place_of_the_lock_of_asks_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "shared.db.asking").symlink_to(tmp_path / "elsewhere")
+    with Study(SPACE, maximize=True, storage=f"sqlite:///{tmp_path}/shared.db", name="a") as study:
+        with pytest.raises(RuntimeError, match="asking must be a regular file .* a symbolic link"):
+            study.ask(1)
+        (tmp_path / "shared.db.asking").unlink()
+        assert study.ask(1).ids == [0]
+    assert not (tmp_path / "elsewhere").exists()

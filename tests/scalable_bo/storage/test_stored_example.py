@@ -169,9 +169,11 @@ def test_a_study_of_the_last_version_with_tables_goes_on_as_one_that_never_was_s
     storage = MemoryStorage()
     act(never_stored := Study(SPACE_OF_NINE, storage=storage, **options))
     before = (folder / name / "study.sqlite").read_bytes()
+    (folder / name / "writes").write_text("0000000000000000009 00000000\n")
     snapshot = read_snapshot(folder / name)
     assert snapshot.rows.observed == never_stored._record.rows.observed
     assert (folder / name / "study.sqlite").read_bytes() == before
+    assert {path.name for path in (folder / name).iterdir()} == {"study.sqlite", "writes"}
     for num_initial in (10_000, 3):
         options["num_initial"] = num_initial
         never_stored = Study(SPACE_OF_NINE, storage=storage, **options)
@@ -183,6 +185,7 @@ def test_a_study_of_the_last_version_with_tables_goes_on_as_one_that_never_was_s
             ]
             assert study.pending.outcomes == never_stored.pending.outcomes
             assert torch.equal(study.ask(3).X, never_stored.ask(3).X)
+    assert not (folder / name / "writes").exists()
     kept = sqlite3.connect(folder / name / "version-9.sqlite")
     assert kept.execute("SELECT count(*) FROM points").fetchone() == (len(snapshot.rows),)
     kept.close()
