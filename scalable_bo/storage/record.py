@@ -201,7 +201,11 @@ class StudyRecord:
             outcomes = rows.completed(ids, outcomes)
             rows.require_same_noise(outcomes, told)
             time = datetime.now(UTC).isoformat(timespec="seconds")
-            changes = [Change(time, kind, id, *rows.told_of(id), storable(why)) for id in ids]
+            names = () if self.goal is None else self.outcome_names
+            changes = [
+                Change(time, kind, id, *rows.told_of(id), storable(why), rows.known_of(id, names))
+                for id in ids
+            ]
             left = np.cumsum([0, *(row not in told for row in rows.observed)])
             asks = [replace(ask, num_observed=int(left[ask.num_observed])) for ask in self.asks]
             self._write("replace_outcomes", ids, outcomes, rows.next_told, asks, changes)

@@ -220,12 +220,12 @@ class Rows:
 
     def partial(self, names: Sequence[str]) -> dict[int, dict[str, float]]:
         """Return what has been told of pending rows that have values of some outcomes, by name."""
-        rows = self.partly_told
-        values = self.outcomes(len(names), rows).tolist()
-        return {
-            row: {name: y for name, y in zip(names, given, strict=True) if not math.isnan(y)}
-            for row, given in zip(rows.tolist(), values, strict=True)
-        }
+        return {row: self.known_of(row, names) for row in self.partly_told.tolist()}
+
+    def known_of(self, row: int, names: Sequence[str]) -> dict[str, float]:
+        """Return the values of a row's outcomes that are known, by name."""
+        values = self.outcomes(max(1, len(names)), slice(row, row + 1))[0].tolist()
+        return {name: y for name, y in zip(names, values, strict=False) if not math.isnan(y)}
 
     @property
     def num_told(self) -> int:

@@ -60,10 +60,11 @@ class Change:
         time: of the change, in UTC, as ISO 8601 has it.
         kind: "withdrawn" or "corrected".
         id: of the point.
-        value: before; ``None`` where it had failed.
+        value: before, of several outcomes the first; ``None`` where it had failed.
         noise: its known variance before, else ``None``.
         reason: why it had failed, else ``None``.
         why: it was changed, as the user says.
+        outcomes: of several, those that were known before, by name.
     """
 
     time: str
@@ -73,9 +74,12 @@ class Change:
     noise: float | None
     reason: str | None
     why: str
+    outcomes: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        before = f"{self.value:.6g}" if self.value is not None else f"failed ({self.reason})"
+        before = ", ".join(f"{name} = {y:.6g}" for name, y in self.outcomes.items())
+        if not before:
+            before = f"failed ({self.reason})" if self.value is None else f"{self.value:.6g}"
         why = f": {self.why}" if self.why else ""
         return f"{self.id}, which was {before}{why}"
 

@@ -539,7 +539,7 @@ class Study:
         Args:
             id: of the point.
             value: the right one; NaN if the evaluation has failed. Of several outcomes a dict or
-                a tuple, whose unknown outcomes stay as they were; ``changes`` keeps the first.
+                a tuple, whose unknown outcomes stay as they were.
             noise: its known variance, where the others come with theirs.
             why: what ``changes`` says of it.
         Raises:

@@ -788,7 +788,7 @@ def test_a_correction_by_the_command_line_keeps_what_was_told(
     assert call(monkeypatch, "correct", str(file), "1", *values) == 2
     assert fault in capsys.readouterr().err
     assert call(monkeypatch, "correct", str(file), "1", "cost=2.5", "--why", "a slip") == 0
-    assert capsys.readouterr().out == "corrected 1, which was 3: a slip\n"
+    assert capsys.readouterr().out == "corrected 1, which was cost = 3, gain = 4: a slip\n"
     with read_config(file).open_study() as study:
         assert study.result.outcomes.tolist() == [[1.0, 2.0], [2.5, 4.0]]
 

@@ -409,6 +409,8 @@ def test_a_correction_keeps_the_outcomes_that_it_does_not_name(tmp_path: Path) -
         study.correct(1, {"gain": 4.0})
         assert study.result.outcomes.tolist() == [[1.0, 2.5], [3.5, 4.0]]
         assert [change.value for change in study.changes] == [1.0, 3.0, 3.5]
+        before = [{"cost": 1.0, "gain": 2.0}, {"cost": 3.0}, {"cost": 3.5}]
+        assert [change.outcomes for change in study.changes] == before
         study.tell([2], [{"gain": 1.0}])
         study.withdraw([2])
         assert study.reasons([2]) == ["withdrawn"]
