@@ -334,7 +334,8 @@ def test_the_benchmark_runs_there(solver: str, device: torch.device) -> None:
 
 
 def test_a_study_computes_there(device: torch.device) -> None:
-    study = Study(Space(a=Float(0.0, 1.0), b=Float(0.0, 1.0)), maximize=True, seed=0, device=device)
+    space = Space(a=Float(0.0, 1.0), b=Float(0.0, 1.0))
+    study = Study(space, maximize=True, seed=0, device=device, sampler=LIGHT)
     for q in (6, 3):
         batch = study.ask(q)
         study.tell(

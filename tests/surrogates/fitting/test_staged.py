@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -36,6 +37,12 @@ def small_sample(model: PathwiseGP, **settings: Any) -> PathwiseGP:
 
 def hyperparameters(model: PathwiseGP) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@cache
+def of_the_sample() -> Tensor:
+    """Return the hyperparameters that the first stage alone finds for a signal in noise."""
+    return hyperparameters(small_sample(PathwiseGP(X, SIGNAL + NOISE)))
 
 
 @pytest.mark.usefixtures("quick")
@@ -85,8 +92,7 @@ def test_pure_noise_is_white(n: int, scaled: bool) -> None:
 def test_a_stage_that_predicts_worse_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(choice.METHODS, "iterative", spoiled)
     model = fit(PathwiseGP(X, SIGNAL + NOISE))
-    alone = small_sample(PathwiseGP(X, SIGNAL + NOISE))
-    assert torch.equal(hyperparameters(model), hyperparameters(alone))
+    assert torch.equal(hyperparameters(model), of_the_sample())
     first, second = model.fit_account.stages
     assert (first.method, first.accepted) == ("sample", True)
     assert (second.method, second.accepted) == ("iterative", False)
@@ -105,8 +111,7 @@ def test_a_stage_that_fails_leaves_the_best_before_it(
 ) -> None:
     monkeypatch.setitem(choice.METHODS, "iterative", failing)
     model = fit(PathwiseGP(X, SIGNAL + NOISE))
-    alone = small_sample(PathwiseGP(X, SIGNAL + NOISE))
-    assert torch.equal(hyperparameters(model), hyperparameters(alone))
+    assert torch.equal(hyperparameters(model), of_the_sample())
     assert model.fit_account.chosen == "sample"
     assert "no longer finite" in model.fit_account.stages[1].note
     assert any(record.levelname == "WARNING" for record in caplog.records)
@@ -134,8 +139,7 @@ def test_an_interruption_keeps_the_best_stage_and_says_so(monkeypatch: pytest.Mo
     model = PathwiseGP(X, SIGNAL + NOISE)
     with pytest.raises(KeyboardInterrupt) as caught:
         fit(model)
-    alone = small_sample(PathwiseGP(X, SIGNAL + NOISE))
-    assert torch.equal(hyperparameters(model), hyperparameters(alone))
+    assert torch.equal(hyperparameters(model), of_the_sample())
     assert model.fit_account.interrupted and model.fit_account.chosen == "sample"
     assert caught.value.__notes__ == ["The model has the hyperparameters of 'sample'."]
     assert "interrupted" in str(model.fit_account)
