@@ -233,21 +233,16 @@ class StationaryTiles(KernelTiles):
                 self.kernel.profile, self.left.X[i], panels, weights.flatten(0, 1)
             )
         else:
-            values, slopes = self.contract_distances(i, j, weights)
+            d2 = self._squared_distances(i, j)
+            sums, slopes = self.profile.contract(d2.view(len(weights), -1, d2.shape[1]), weights)
+            values = sums.reshape(-1)
+            slopes = slopes.reshape(d2.shape)
             # ∂d²/∂x = 2 (x − z): sum over columns with R, which holds −2z and 1.
             L = self.left.left[i]
             d = L.shape[1] - 2
             sums = matmul(slopes, self.right.right[j][:, : d + 1])
             gradient = torch.addcmul(sums[:, :d], L[:, :d], sums[:, d:], value=2.0)
         return self._in_units(values, gradient)
-
-    def contract_distances(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ``Σ_j κ w_ij`` (r,) and ``κ' w_ij`` (r, c), κ' the slope of κ in d²,
-        both without the outputscale; see ``contract``.
-        """
-        d2 = self._squared_distances(i, j)
-        values, slopes = self.profile.contract(d2.view(len(weights), -1, d2.shape[1]), weights)
-        return values.reshape(-1), slopes.reshape(d2.shape)
 
     def _in_units(self, values: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Return sums of κ, and gradients in scaled inputs, as sums of k and gradients in X1."""

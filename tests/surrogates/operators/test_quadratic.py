@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from gpytorch.kernels import RQKernel
+from gpytorch.kernels import RQKernel, ScaleKernel
 from torch import Tensor
 
 from surrogates.operators import tiles
 from surrogates.operators.quadratic import backward_quadratic_form
-from surrogates.operators.tiles import StationaryTiles
 from tests import problems
 
 X = problems.uniform(70, problems.DIM)
@@ -46,19 +45,16 @@ def test_parameters_held_fixed_get_no_gradient(name: str) -> None:
     assert not gradients(kernel)
 
 
-@pytest.mark.parametrize(
-    ("name", "owner", "method"),
-    [("scale-matern32", StationaryTiles, "contract_distances"), ("rq", RQKernel, "forward")],
-)
+@pytest.mark.parametrize(("name", "owner"), [("scale-matern32", ScaleKernel), ("rq", RQKernel)])
 def test_when_memory_runs_out_tiles_shrink_and_give_the_same(
-    name: str, owner: type, method: str, monkeypatch: pytest.MonkeyPatch
+    name: str, owner: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     X = problems.uniform(150, problems.DIM)
     U = problems.normal(150, 3, seed=1)
     ours = problems.KERNELS[name]().double()
     reference = problems.KERNELS[name]().double()
     expected = backward_quadratic_form(reference, X, U, WEIGHTS)
-    evaluate = getattr(owner, method)
+    evaluate = owner.forward
     calls = itertools.count(1)
 
     def limited(*arguments: Any, **named: Any) -> Any:
@@ -67,7 +63,7 @@ def test_when_memory_runs_out_tiles_shrink_and_give_the_same(
         return evaluate(*arguments, **named)
 
     monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 128)
-    monkeypatch.setattr(owner, method, limited)
+    monkeypatch.setattr(owner, "forward", limited)
     assert backward_quadratic_form(ours, X, U, WEIGHTS) == pytest.approx(expected, rel=1e-12)
     assert next(calls) == 2 + 6 + 1  # two tiles of 128 rows, then all of 64 of the lower triangle
     torch.testing.assert_close(gradients(ours), gradients(reference))
