@@ -23,12 +23,15 @@ import torch
 from botorch.models.kernels.categorical import CategoricalKernel
 from gpytorch.kernels import (
     AdditiveKernel,
+    ConstantKernel,
     Kernel,
     LinearKernel,
     MaternKernel,
     PeriodicKernel,
+    PolynomialKernel,
     ProductKernel,
     RBFKernel,
+    RFFKernel,
     RQKernel,
     ScaleKernel,
     SpectralMixtureKernel,
@@ -375,11 +378,23 @@ class WaveSource:
         return replace(self._waves(active, columns), modulations=(modulation,))
 
     def _linear(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
-        """Waves of frequency 0, exact if there are as many as columns:
-        each has the amplitude of one of them.
+        variance = kernel.variance.detach().reshape(-1).to(self.like).expand(len(columns))
+        return self._affine(variance, columns, tails)
+
+    def _polynomial(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
+        """(xᵀz + c)^p is a product of p affine kernels."""
+        rows = torch.cat([columns, columns.new_tensor([self.dim])])
+        ones = self.like.new_ones(len(columns))
+        variance = torch.cat([ones, kernel.offset.detach().reshape(1).to(self.like)])
+        part = (partial(self._affine, variance, rows), False)
+        return self._combined([part] * kernel.power, tails)
+
+    def _affine(self, variance: Tensor, rows: Tensor, tails: Tensor) -> Waves:
+        """Return waves of frequency 0, exact if there are as many as ``rows`` (m,), the columns of
+        a kernel with their variances (m,), or the intercept: each has the amplitude of one.
         """
         count = len(tails)
-        m = len(columns)
+        m = len(rows)
         order = torch.randperm(m, generator=self.generator, device=self.generator.device).to(
             self.like.device
         )
@@ -387,8 +402,7 @@ class WaveSource:
         # Sorted where the order of the waves matters
         axis = order[number * m // count if self.weighted and count >= m else number % m]
         slopes = self.like.new_zeros(self.dim + 1, count)
-        variance = kernel.variance.detach().reshape(-1).to(self.like).expand(m)
-        slopes[columns[axis], number] = variance[axis].sqrt()
+        slopes[rows[axis], number] = variance[axis].sqrt()
         repeats = torch.bincount(axis, minlength=m)[axis].to(self.like)
         weights = max(1.0, m / count) / repeats
         frequencies = self.like.new_zeros(self.dim, count)
@@ -414,9 +428,10 @@ class WaveSource:
         self, kernel: AdditiveKernel, columns: Tensor, count: int
     ) -> list[tuple[Kernel, int]]:
         """Return the summands of ``kernel`` with the number of waves of each,
-        equal but for linear ones.
+        equal but for those that few make exact.
         """
-        parts = sorted(kernel.kernels, key=_is_linear, reverse=True)
+        enough = partial(_num_exact, columns=columns)
+        parts = sorted(kernel.kernels, key=lambda part: enough(part) is None)
         left = count
         if count < len(parts):
             raise ValueError(
@@ -427,8 +442,8 @@ class WaveSource:
         for others in reversed(range(len(parts))):
             part = parts[len(shares)]
             share = left // (others + 1)
-            if not self.in_product and others and _is_linear(part):
-                share = min(share, len(visible(part, columns)))
+            if not self.in_product and others and (exact := enough(part)) is not None:
+                share = min(share, exact)
             shares.append((part, share))
             left -= share
         return shares
@@ -439,13 +454,15 @@ def _has_tails(kernel: Kernel) -> bool:
     return any(form_of(part).has_tails for part in parts)
 
 
-def _is_linear(kernel: Kernel) -> bool:
+def _num_exact(kernel: Kernel, columns: Tensor) -> int | None:
+    """Return how many waves are exact, of a kernel that has so few; ``None`` of another."""
+    columns = visible(kernel, columns)
     while kind_of(kernel) is ScaleKernel:
         kernel = kernel.base_kernel
-    return kind_of(kernel) is LinearKernel
+    return {LinearKernel: len(columns), ConstantKernel: 1}.get(kind_of(kernel))
 
 
-Spectrum = Callable[[Any, int, int, torch.Generator], tuple[Tensor, Tensor]]
+Spectrum = Callable[[Any, int, int, torch.Generator], tuple[Tensor, Tensor | float]]
 
 
 def register_kernel(
@@ -512,16 +529,35 @@ def _spectral_mixture(
     return 2.0 * math.pi * (signs.sign() * means + scales * normal), weights.sum() ** dim
 
 
+def _constant(
+    kernel: ConstantKernel, dim: int, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    return torch.zeros(dim, count, dtype=torch.float64, device="cpu"), kernel.constant
+
+
+def _fourier(
+    kernel: RFFKernel, dim: int, count: int, generator: torch.Generator
+) -> tuple[Tensor, float]:
+    """The kernel is an average of waves itself."""
+    kernel.forward(kernel.lengthscale.new_zeros(1, dim), kernel.lengthscale.new_zeros(1, dim))
+    omega = kernel.randn_weights / kernel.lengthscale.mT
+    order = torch.randperm(omega.shape[1], generator=generator, device=generator.device)
+    return omega[:, order.repeat(-(-count // len(order)))[:count].to(omega.device)], 1.0
+
+
 FORMS |= {
     RBFKernel: KernelForm(("ard_num_dims",), WaveSource._rbf, has_tails=True),
     MaternKernel: KernelForm(("nu", "ard_num_dims"), WaveSource._matern, has_tails=True),
     RQKernel: KernelForm(("ard_num_dims",), WaveSource._rational_quadratic, has_tails=True),
     PeriodicKernel: KernelForm(("ard_num_dims",), WaveSource._periodic, has_tails=True),
     LinearKernel: KernelForm(("ard_num_dims",), WaveSource._linear),
+    PolynomialKernel: KernelForm(("power",), WaveSource._polynomial),
     CategoricalKernel: KernelForm(("ard_num_dims",), WaveSource._categorical),
     TanimotoKernel: KernelForm((), WaveSource._tanimoto),
     MainEffectsKernel: KernelForm(("ard_num_dims",)),
 }
+register_kernel(ConstantKernel, spectrum=_constant, settings=())
+register_kernel(RFFKernel, spectrum=_fourier)
 register_kernel(
     SpectralMixtureKernel, spectrum=_spectral_mixture, settings=("num_mixtures", "ard_num_dims")
 )

@@ -10,12 +10,12 @@ import torch
 from botorch.models.kernels.categorical import CategoricalKernel
 from gpytorch.kernels import (
     AdditiveKernel,
+    ArcKernel,
     CosineKernel,
     Kernel,
     LinearKernel,
     MaternKernel,
     PeriodicKernel,
-    PolynomialKernel,
     RBFKernel,
     RQKernel,
     ScaleKernel,
@@ -373,7 +373,7 @@ class UnknownKernel(RBFKernel):
         (CosineKernel, "CosineKernel"),
         (UnknownKernel, "UnknownKernel"),
         (lambda: problems.rbf() + CosineKernel(), "CosineKernel"),
-        (lambda: problems.scaled(problems.rbf() * PolynomialKernel(2), 2.0), "PolynomialKernel"),
+        (lambda: problems.scaled(problems.rbf() * ArcKernel(problems.rbf()), 2.0), "ArcKernel"),
     ],
 )
 def test_a_kernel_without_features_is_refused_by_name(
@@ -383,7 +383,8 @@ def test_a_kernel_without_features_is_refused_by_name(
         ValueError,
         match=(
             "`kernel` must be RBFKernel, MaternKernel, RQKernel, PeriodicKernel, LinearKernel,"
-            " CategoricalKernel, TanimotoKernel, SpectralMixtureKernel, or made of them.*got"
+            " PolynomialKernel, CategoricalKernel, TanimotoKernel, ConstantKernel, RFFKernel,"
+            " SpectralMixtureKernel, or made of them.*got"
             f" {named}. Tell of its frequencies by `register_kernel`"
         ),
     ):
