@@ -362,6 +362,8 @@ class Rows:
 
 def _widened(values: Tensor, width: int) -> Tensor:
     """Return values (n, k) with columns of NaN up to ``width``."""
+    if values.shape[1] == width:
+        return values
     return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=math.nan)
 
 
