@@ -9,7 +9,7 @@ standard deviations, without the noise. The report draws the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from scalable_bo._packages import require
 from scalable_bo.report import views
 from scalable_bo.report.snapshot import Snapshot
+from scalable_bo.report.svg import ROOM_UP, ticks
 from scalable_bo.report.views import Axis, Marks, Panel, Picture
 from scalable_bo.study.study import Study
 from surrogates import checks
@@ -35,6 +36,7 @@ COLOURS = {
     "faint": "#888888",
     "hollow": "#ffffff",
 }
+FAINT_BLUE = "rgba(31, 119, 180, 0.2)"
 
 __all__ = [
     "plot_contour",
@@ -225,7 +227,7 @@ def _figure(picture: Picture, title: str = "") -> go.Figure:
     for number, panel in enumerate(panels):
         place: dict[str, Any] = {"row": number // columns + 1, "col": number % columns + 1}
         for marks in panel.marks:
-            for trace in _TRACES[marks.kind](panel, marks):
+            for trace in _traces(panel, marks):
                 trace.showlegend = bool(trace.name) and trace.name not in shown
                 shown.add(trace.name or "")
                 figure.add_trace(trace, **place)
@@ -239,92 +241,57 @@ def _figure(picture: Picture, title: str = "") -> go.Figure:
     return figure
 
 
+def _traces(panel: Panel, marks: Marks) -> list[Any]:
+    """Return marks as Plotly has them."""
+    x, y = _along(panel.x, marks.x), _along(panel.y, marks.y)
+    colour = COLOURS[marks.colour]
+    texts = None if marks.texts is None else marks.texts(np.arange(len(marks.x)))
+    match marks.kind:
+        case "points":
+            edge = {"color": "black", "width": int(marks.colour == "hollow")}
+            marker = {"color": colour, "size": 6, "line": edge}
+            trace = go.Scatter(x=x, y=y, mode="markers", text=texts, marker=marker)
+        case "line" | "steps":
+            line = {"color": colour, "shape": "hv" if marks.kind == "steps" else "linear"}
+            trace = go.Scatter(x=x, y=y, mode="lines", line=line)
+        case "band" if panel.x.kind == "category":
+            bars = {"array": marks.high - y, "arrayminus": y - marks.low, "symmetric": False}
+            trace = go.Scatter(x=x, y=y, error_y=bars, mode="markers", marker_color=FAINT_BLUE)
+        case "band":
+            edges = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+            low = go.Scatter(y=marks.low, fill="tonexty", fillcolor=FAINT_BLUE, **edges)
+            return [go.Scatter(y=marks.high, **edges), low]
+        case "rule":
+            ends = [*(panel.x.labels or (panel.x.low, panel.x.high))]
+            line = {"color": colour, "dash": "dash"}
+            along = {"x": [*x, *x], "y": [panel.y.low, panel.y.high]}
+            if not len(marks.x):
+                along = {"x": [ends[0], ends[-1]], "y": [*y, *y]}
+            trace = go.Scatter(**along, mode="lines", line=line)
+        case "bars":
+            hover = {"textposition": "none", "hovertemplate": "%{text}<extra></extra>"}
+            trace = go.Bar(x=x, y=y, text=texts, marker_color=colour, **hover)
+        case _:
+            kind = go.Heatmap if "category" in (panel.x.kind, panel.y.kind) else go.Contour
+            bar = {"title": marks.name}
+            trace = kind(x=x, y=y, z=marks.z, colorscale="Viridis", colorbar=bar)
+    trace.name = marks.name
+    return [trace]
+
+
 def _along(axis: Axis, numbers: np.ndarray) -> Any:
     """Return what stands at places of an axis."""
-    return (
-        [axis.labels[int(k)] for k in numbers if math.isfinite(k)]
-        if axis.kind == "category"
-        else numbers
-    )
-
-
-def _points(panel: Panel, marks: Marks) -> list[go.Scatter]:
-    marker: dict[str, Any] = {"color": COLOURS[marks.colour], "size": 6}
-    if marks.colour == "hollow":
-        marker["line"] = {"color": "black", "width": 1}
-    texts = None if marks.texts is None else marks.texts(np.arange(len(marks.x)))
-    kept = np.isfinite(marks.x) & np.isfinite(marks.y)
-    x, y = _along(panel.x, marks.x[kept]), _along(panel.y, marks.y[kept])
-    return [go.Scatter(x=x, y=y, mode="markers", name=marks.name, text=texts, marker=marker)]
-
-
-def _line(panel: Panel, marks: Marks) -> list[go.Scatter]:
-    shape = "hv" if marks.kind == "steps" else "linear"
-    line = {"color": COLOURS[marks.colour], "shape": shape}
-    return [go.Scatter(x=marks.x, y=marks.y, mode="lines", name=marks.name, line=line)]
-
-
-def _band(panel: Panel, marks: Marks) -> list[go.Scatter]:
-    x = _along(panel.x, marks.x)
-    colour = "rgba(31, 119, 180, 0.2)"
-    if panel.x.kind == "category":
-        up, down = marks.high - marks.y, marks.y - marks.low
-        bars = {"type": "data", "array": up, "arrayminus": down, "symmetric": False}
-        return [go.Scatter(x=x, y=marks.y, error_y=bars, mode="markers", marker={"color": colour})]
-    edge = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-    return [
-        go.Scatter(y=marks.high, **edge),
-        go.Scatter(y=marks.low, fill="tonexty", fillcolor=colour, **edge),
-    ]
-
-
-def _rule(panel: Panel, marks: Marks) -> list[go.Scatter]:
-    x = np.repeat(marks.x, 2) if len(marks.x) else np.array([panel.x.low, panel.x.high])
-    y = np.repeat(marks.y, 2) if len(marks.y) else np.array([panel.y.low, panel.y.high])
-    line = {"color": COLOURS[marks.colour], "dash": "dash"}
-    if panel.x.kind == "category":
-        x = _along(panel.x, x if len(marks.x) else np.arange(len(panel.x.labels)))
-        y = y if len(marks.x) else np.repeat(marks.y, len(x))
-    return [go.Scatter(x=x, y=y, mode="lines", name=marks.name, line=line)]
-
-
-def _bars(panel: Panel, marks: Marks) -> list[go.Bar]:
-    texts = None if marks.texts is None else marks.texts(np.arange(len(marks.x)))
-    colour = COLOURS[marks.colour]
-    options: dict[str, Any] = {"textposition": "none", "hovertemplate": "%{text}<extra></extra>"}
-    bar = go.Bar(x=marks.x, y=marks.y, name=marks.name, text=texts, marker_color=colour, **options)
-    return [bar]
-
-
-def _cells(panel: Panel, marks: Marks) -> list[go.Contour | go.Heatmap]:
-    smooth = "category" not in (panel.x.kind, panel.y.kind)
-    kind = go.Contour if smooth else go.Heatmap
-    x, y = _along(panel.x, marks.x), _along(panel.y, marks.y)
-    return [kind(x=x, y=y, z=marks.z, colorscale="Viridis", colorbar={"title": marks.name})]
-
-
-_TRACES: dict[str, Callable[[Panel, Marks], list[Any]]] = {
-    "points": _points,
-    "line": _line,
-    "steps": _line,
-    "band": _band,
-    "rule": _rule,
-    "bars": _bars,
-    "cells": _cells,
-}
+    return [axis.labels[int(k)] for k in numbers] if axis.kind == "category" else numbers
 
 
 def _dimension(axis: Axis, column: np.ndarray) -> dict[str, Any]:
     """Return one axis of parallel coordinates."""
-    found = {"label": axis.title, "values": column}
-    if axis.kind == "category":
-        return found | {"tickvals": np.arange(len(axis.labels)), "ticktext": axis.labels}
-    if axis.kind == "linear":
-        return found | {"range": [axis.low, axis.high]}
-    powers = np.linspace(math.log10(axis.low), math.log10(axis.high), 5)
-    return found | {
-        "values": np.log10(column),
-        "range": [powers[0], powers[-1]],
-        "tickvals": powers,
-        "ticktext": [f"{10**power:.3g}" for power in powers],
+    scale = np.log10 if axis.kind == "log" else np.asarray
+    found = ticks(axis, ROOM_UP, upright=True)
+    return {
+        "label": axis.title,
+        "values": scale(column),
+        "range": scale([axis.low, axis.high]),
+        "tickvals": scale([value for value, _ in found]),
+        "ticktext": [label for _, label in found],
     }

@@ -238,7 +238,7 @@ def slices(snapshot: Snapshot, outcome: int = 0, names: Sequence[str] | None = N
         X[start : start + len(numbers), space.names.index(name)] = numbers
     curves = [part.numpy() for part in belief.curve(space.completed(X))]
     rows = observed(snapshot)
-    values = snapshot.outcomes.numpy()[rows, outcome]
+    values = snapshot.outcomes.numpy()[:, outcome]
     limits = [] if snapshot.goal is None else snapshot.goal.limits(snapshot.goal.names[outcome])
     title = outcome_name(snapshot, outcome)
     up = Axis.around(title, np.concatenate([*curves, limits]), log=False)
@@ -247,10 +247,11 @@ def slices(snapshot: Snapshot, outcome: int = 0, names: Sequence[str] | None = N
         mean, low, high = (part[start : start + len(numbers)] for part in curves)
         across = Axis.of(name, space.params[name])
         column = snapshot.rows.X[:, space.names.index(name)].numpy()
+        there = rows[np.isfinite(column[rows])]
         x = numbers.numpy()
         marks = [
             Marks("band", x, mean, low=low, high=high),
-            Marks("points", column[rows], values, "observed", "faint"),
+            Marks("points", column[there], values[there], "observed", "faint"),
             Marks("points" if across.kind == "category" else "line", x, mean, "mean"),
             Marks("rule", column[row], np.empty(0), colour="orange"),
             *(Marks("rule", np.empty(0), np.array([limit]), "limit") for limit in limits),
