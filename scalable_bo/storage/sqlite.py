@@ -398,7 +398,8 @@ def connect(database: Path | str) -> sqlite3.Connection:
             require_own(database.with_name(database.name + ending))
         if not database.exists():
             os.close(open_own(database, os.O_CREAT | os.O_EXCL))
-    return sqlite3.connect(database, isolation_level=None, check_same_thread=False)
+    # Who copies the database keeps a write waiting, a second each on a busy machine
+    return sqlite3.connect(database, timeout=60.0, isolation_level=None, check_same_thread=False)
 
 
 def create(database: Path, contents: Iterable[bytes]) -> None:
