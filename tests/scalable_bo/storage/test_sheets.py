@@ -114,6 +114,21 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_told(tmp_path: Path) -
         study.tell(tmp_path / "broken.xlsx")
 
 
+def test_a_sheet_shows_the_digits_that_a_range_asks_for() -> None:
+    space = Space(
+        wide=Float(20, 120), fine=Float(0, 1), rate=Float(1e-6, 1.0, log=True), k=Int(1, 9)
+    )
+    study = Study(space, maximize=True)
+    study.enqueue([[83.123456, 0.0001234567, 3.14159e-4, 3], [20.00499, 1.0, 1e-6, 9]])
+    sheet = study.sheet(study.ask(2))
+    assert sheet["wide"].tolist() == [83.12, 20.0]
+    assert sheet["fine"].tolist() == [0.0001, 1.0]
+    assert sheet["rate"].tolist() == [3.142e-4, 1e-6]
+    assert sheet["k"].tolist() == [3, 9]
+    study.tell(sheet.assign(value=[1.0, 2.0]))
+    assert study.result.X[0].tolist() == [83.123456, 0.0001234567, 3.14159e-4, 3.0]
+
+
 def test_a_rounded_parameter_is_what_was_asked_for() -> None:
     study = make_study()
     frame = study.sheet(study.ask(6))
