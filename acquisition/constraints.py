@@ -338,6 +338,11 @@ def _callables(constraints: Sequence[Any] | None, bounds: Tensor) -> Iterator[No
 
 def _fixed(features: Mapping[int, float] | None, bounds: Tensor) -> Iterator[tuple[int, float]]:
     d = bounds.shape[1]
+    if features is not None and not isinstance(features, Mapping):
+        raise TypeError(
+            "`fixed_features` must be a dict of values by the index of the input, got"
+            f" {features!r:.80}. Try {{2: 1.0}}."
+        )
     for index, value in (features or {}).items():
         if checks.integer("fixed_features", index, 0) >= d:
             raise ValueError(f"`fixed_features` must have keys from 0 to {d - 1}, got {index}.")

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from surrogates import fit_subsets as fit_subsets
     from surrogates import fit_variational as fit_variational
     from surrogates import gaussian_likelihood as gaussian_likelihood
+    from surrogates import multi_task_kernel as multi_task_kernel
     from surrogates import own_rows as own_rows
     from surrogates import predict_by_neighbours as predict_by_neighbours
     from surrogates import processes as processes
@@ -104,8 +105,8 @@ _NAMES = {
         "NystromFeatures NystromSGM PathwiseGP PivotedCholesky PriorPaths RandomFeatures "
         "SamplePaths SketchAndProject Solution TanimotoKernel UnsolvedWarning VariationalGP "
         "choose_fit choose_inducing_points fit_exact fit_finite_features fit_iterative "
-        "fit_minibatch fit_sample fit_subsets fit_variational gaussian_likelihood own_rows "
-        "predict_by_neighbours processes register_kernel shared_paths"
+        "fit_minibatch fit_sample fit_subsets fit_variational gaussian_likelihood "
+        "multi_task_kernel own_rows predict_by_neighbours processes register_kernel shared_paths"
     ),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}

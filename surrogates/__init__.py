@@ -24,6 +24,7 @@ from surrogates.models.inducing import InducingPathwiseGP
 from surrogates.models.pathwise import PathwiseGP
 from surrogates.models.registrations import PathwiseSamplePath
 from surrogates.models.shared_paths import shared_paths
+from surrogates.models.tasks import multi_task_kernel
 from surrogates.models.variational import VariationalGP
 from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, kernel_operator
 from surrogates.operators.tanimoto import TanimotoKernel
@@ -117,6 +118,7 @@ __all__ = [
     "fit_variational",
     "gaussian_likelihood",
     "kernel_operator",
+    "multi_task_kernel",
     "own_rows",
     "predict_by_neighbours",
     "processes",

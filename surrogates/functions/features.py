@@ -17,7 +17,7 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.functions.draws import orthogonal_directions, standard_normal
-from surrogates.functions.modulations import Modulation, Product, modulated
+from surrogates.functions.modulations import Amplitudes, Product, modulated
 from surrogates.functions.spectra import (
     DEGREES_OF_FREEDOM,
     Waves,
@@ -44,13 +44,13 @@ class RandomFeatures(Basis):
             kernel is not one stationary kernel.
         amplitudes: affine factors (d + 1, F/2) of the amplitudes, intercepts in the last row; none
             for amplitudes of 1.
-        modulations: further factors of the amplitudes, of the waves of fingerprints.
+        modulations: further factors of the amplitudes, of the waves of fingerprints and of tasks.
     """
 
     frequencies: Tensor
     scale: Tensor
     amplitudes: tuple[Tensor, ...] = ()
-    modulations: tuple[Modulation, ...] = ()
+    modulations: tuple[Amplitudes, ...] = ()
 
     @classmethod
     def draw(
@@ -69,9 +69,10 @@ class RandomFeatures(Basis):
 
         Kernels that have features: RBF, Matérn (ν = 1/2, 3/2, 5/2), rational quadratic (RBF
         frequencies over Gamma lengthscales), periodic (the Fourier series), linear (exact once
-        F/2 is at least d), :class:`TanimotoKernel` (see :mod:`surrogates.functions.modulations`)
-        and BoTorch's ``CategoricalKernel`` (of integer codes), and ``ScaleKernel``, sums (their
-        features side by side) and products (sums of frequencies) of them.
+        F/2 is at least d), polynomial, constant, :class:`TanimotoKernel` and ``IndexKernel`` of the
+        task in one column (see :mod:`surrogates.functions.modulations`), BoTorch's
+        ``CategoricalKernel`` (of integer codes), and ``ScaleKernel``, sums (their features side by
+        side) and products (sums of frequencies) of them.
 
         Args:
             dim: d, the number of input columns.

@@ -1,7 +1,7 @@
-"""Waves of the Tanimoto kernel: amplitudes that depend on the point, and its lengths.
+"""Amplitudes of waves that depend on the point: those of the Tanimoto kernel, and of tasks.
 
-With c = ⟨x, z⟩, a = ‖x‖² and b = ‖z‖², the kernel is a linear one times Gaussian ones of all
-lengthscales t^-½,
+With c = ⟨x, z⟩, a = ‖x‖² and b = ‖z‖², the Tanimoto kernel is a linear one times Gaussian ones of
+all lengthscales t^-½,
 
     c / (a + b − c)  =  ∫₀^∞ c exp(−t a/2) exp(−t b/2) exp(−t ‖x − z‖²/2) dt,
 
@@ -13,6 +13,9 @@ to all others, as k(0, 0) = 1 and k(0, z) = 0 ask.
 
 Differs from Tripp et al. (2023), who sketch a truncated power series: nothing is truncated, and the
 features are differentiable in their points.
+
+Waves of an index kernel K have the amplitudes (L s)_t at a point of task t, for L Lᵀ = K and random
+signs s, E s sᵀ = I; they have the prior variance K_tt of each task exactly, too.
 """
 
 import math
@@ -67,6 +70,10 @@ class Modulation:
         amplitude = product(x, self.slopes) * torch.exp(-0.5 * square * self.rates)
         return torch.where(self.active & (square != 0.0), amplitude, 1.0)
 
+    def deviation(self, X: Tensor) -> Tensor:
+        """Return the root mean square (m, 1) that the amplitudes are to have."""
+        return X.new_ones(len(X), 1)
+
     def _takes_all(self, dim: int) -> bool:
         columns = torch.arange(dim, device=self.columns.device)
         return torch.equal(self.columns, columns)
@@ -97,15 +104,68 @@ class Modulation:
         return Modulation(*(part.to(device) for part in parts))
 
 
+@dataclass(frozen=True, eq=False)
+class TaskAmplitudes:
+    """Amplitudes B_j(t) of the task t of a point, not yet divided by their root mean square.
+
+    Attributes:
+        column: (1,), that of the task, from 0 on, among the input columns.
+        table: B (T, h).
+        deviations: (T,), the square roots of the prior variances.
+        active: (h,), as in :class:`Modulation`.
+    """
+
+    column: Tensor
+    table: Tensor
+    deviations: Tensor
+    active: Tensor
+
+    def __call__(self, X: Tensor, product: Product = torch.matmul) -> Tensor:
+        """Return B(X), (m, h)."""
+        return torch.where(self.active, self.table[self._tasks(X)], 1.0)
+
+    def deviation(self, X: Tensor) -> Tensor:
+        """Return the root mean square (m, 1) that the amplitudes are to have."""
+        return self.deviations[self._tasks(X)].unsqueeze(1)
+
+    def _tasks(self, X: Tensor) -> Tensor:
+        return X.detach()[:, self.column].squeeze(1).long()
+
+    def reordered(self, order: Tensor) -> "TaskAmplitudes":
+        """Return the same of waves in another order (F,)."""
+        return replace(self, table=self.table[:, order], active=self.active[order])
+
+    def between(self, before: int, after: int) -> "TaskAmplitudes":
+        """Return the same with so many waves that are not modulated before and after its own."""
+        pad = torch.nn.functional.pad
+        return replace(
+            self,
+            table=pad(self.table, (before, after)),
+            active=pad(self.active, (before, after)),
+        )
+
+    def doubled(self) -> "TaskAmplitudes":
+        """Return the same in float64."""
+        return replace(self, table=self.table.double(), deviations=self.deviations.double())
+
+    def to(self, device: torch.device | str) -> "TaskAmplitudes":
+        """Return the same on a device."""
+        parts = (self.column, self.table, self.deviations, self.active)
+        return TaskAmplitudes(*(part.to(device) for part in parts))
+
+
+Amplitudes = Modulation | TaskAmplitudes
+
+
 def modulated(
-    modulations: tuple[Modulation, ...],
+    modulations: tuple[Amplitudes, ...],
     weights: Tensor,
     X: Tensor,
     product: Product = torch.matmul,
 ) -> Tensor:
-    """Return the amplitudes (m, h) of waves with ``weights`` (h,), whose weighted mean square is 1
-    at every point: over the waves of each summand, those that the same factors modulate; by a
-    ``product`` of rows (m, c) and columns.
+    """Return the amplitudes (m, h) of waves with ``weights`` (h,), whose weighted mean square is
+    what it is to be at every point: over the waves of each summand, those that the same factors
+    modulate; by a ``product`` of rows (m, c) and columns.
     """
     parts = [part(X, product) for part in modulations]
     amplitudes = math.prod(parts[1:], start=parts[0])
@@ -116,7 +176,8 @@ def modulated(
         number = patterns.unique(dim=1, return_inverse=True)[1]
     summands = torch.nn.functional.one_hot(number).to(X)
     means = ((weights * amplitudes.square()) @ summands) / (weights @ summands)
-    return amplitudes * (means.rsqrt() @ summands.mT)
+    scales = [torch.where(part.active, part.deviation(X), 1.0) for part in modulations]
+    return amplitudes * (means.rsqrt() @ summands.mT) * math.prod(scales)
 
 
 def tanimoto_waves(
@@ -144,6 +205,22 @@ def tanimoto_waves(
     active = torch.ones(count, dtype=torch.bool, device=like.device)
     lowest_first = torch.from_numpy(rates - rates[0]).to(like)
     return frequencies, Modulation(columns, slopes, lowest_first, active)
+
+
+def task_amplitudes(
+    column: Tensor, covariance: Tensor, count: int, generator: torch.Generator
+) -> TaskAmplitudes:
+    """Return amplitudes of waves of equal weights for an index kernel K (T, T) of the task in a
+    column (1,).
+    """
+    values, vectors = torch.linalg.eigh(covariance)
+    root = vectors * values.clamp_min(0.0).sqrt()
+    signs = torch.randint(2, (len(root), count), generator=generator, device=generator.device).to(
+        root
+    )
+    active = torch.ones(count, dtype=torch.bool, device=root.device)
+    deviations = covariance.diagonal().sqrt()
+    return TaskAmplitudes(column, root @ (2.0 * signs - 1.0), deviations, active)
 
 
 def range_of_lengths(X: Tensor) -> tuple[float, float] | None:

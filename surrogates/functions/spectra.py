@@ -21,9 +21,11 @@ from typing import Any
 
 import torch
 from botorch.models.kernels.categorical import CategoricalKernel
+from botorch.models.kernels.positive_index import PositiveIndexKernel
 from gpytorch.kernels import (
     AdditiveKernel,
     ConstantKernel,
+    IndexKernel,
     Kernel,
     LinearKernel,
     MaternKernel,
@@ -36,6 +38,7 @@ from gpytorch.kernels import (
     ScaleKernel,
     SpectralMixtureKernel,
 )
+from linear_operator import to_dense
 from scipy.special import gammaincinv
 from torch import Tensor
 
@@ -51,7 +54,13 @@ from surrogates.functions.draws import (
     weighted_frequencies,
 )
 from surrogates.functions.mixing import SEVERAL, shuffled, turns
-from surrogates.functions.modulations import Modulation, range_of_lengths, tanimoto_waves
+from surrogates.functions.modulations import (
+    Amplitudes,
+    range_of_lengths,
+    tanimoto_waves,
+    task_amplitudes,
+)
+from surrogates.functions.tasks import TaskKernel
 from surrogates.operators.forms import (
     FORMS,
     KernelForm,
@@ -113,14 +122,14 @@ class Waves:
             both are the same. ``reweighted`` puts them into the weights.
         amplitudes: factors (d + 1, h) of the amplitudes: slopes, and in the last row the
             intercepts; none for amplitudes of 1.
-        modulations: further factors of the amplitudes, of fingerprints.
+        modulations: further factors of the amplitudes, of fingerprints and of tasks.
     """
 
     frequencies: Tensor
     weights: Tensor
     ratios: Tensor
     amplitudes: tuple[Tensor, ...] = ()
-    modulations: tuple[Modulation, ...] = ()
+    modulations: tuple[Amplitudes, ...] = ()
 
     def __len__(self) -> int:
         return self.frequencies.shape[1]
@@ -377,6 +386,17 @@ class WaveSource:
         active, modulation = tanimoto_waves(columns, len(tails), lengths, self.like, self.generator)
         return replace(self._waves(active, columns), modulations=(modulation,))
 
+    def _index(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
+        if len(columns) != 1:
+            raise ValueError(
+                f"An index kernel must look at one input, the task, got {len(columns)}. Give"
+                " `active_dims`."
+            )
+        covariance = to_dense(kernel.covar_matrix).detach().to(self.like)
+        amplitudes = task_amplitudes(columns, covariance, len(tails), self.generator)
+        waves = self._waves(self.like.new_zeros(1, len(tails)), columns)
+        return replace(waves, modulations=(amplitudes,))
+
     def _linear(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
         variance = kernel.variance.detach().reshape(-1).to(self.like).expand(len(columns))
         return self._affine(variance, columns, tails)
@@ -554,6 +574,9 @@ FORMS |= {
     PolynomialKernel: KernelForm(("power",), WaveSource._polynomial),
     CategoricalKernel: KernelForm(("ard_num_dims",), WaveSource._categorical),
     TanimotoKernel: KernelForm((), WaveSource._tanimoto),
+    IndexKernel: KernelForm(None, WaveSource._index),
+    PositiveIndexKernel: KernelForm(None, WaveSource._index),
+    TaskKernel: KernelForm(None, WaveSource._index),
     MainEffectsKernel: KernelForm(("ard_num_dims",)),
 }
 register_kernel(ConstantKernel, spectrum=_constant, settings=())

@@ -41,6 +41,6 @@ def backward_quadratic_form(kernel: Kernel, X: Tensor, U: Tensor, weights: Tenso
         return q, gradients
 
     q, gradients = memory.halving(sums, tile_side(X.device), SMALLEST_SIDE, "A tile")
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+    if parameters:
+        torch.autograd.backward(parameters, gradients)
     return q

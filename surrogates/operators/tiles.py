@@ -522,6 +522,8 @@ class GenericTiles(KernelTiles):
             x = self.X1[i].detach().requires_grad_()
             tile = self.kernel(x, self.X2[j].detach()).to_dense()
             values = (tile.view(len(weights), -1, tile.shape[1]) * weights).sum(-1).reshape(-1)
+            if not values.requires_grad:  # of what is no number, such as a task
+                return values, torch.zeros_like(x)
             (gradient,) = torch.autograd.grad(values.sum(), x)
         return values.detach(), gradient
 

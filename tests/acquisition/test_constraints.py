@@ -404,6 +404,7 @@ def test_an_empty_set_is_reported() -> None:
             ValueError,
             "`fixed_features` must have keys from 0 to 1, got 2",
         ),
+        ({"fixed_features": [{0: 0.5}]}, TypeError, "`fixed_features` must be a dict of values"),
         ({"fixed_features": {"x": 0.0}}, TypeError, "`fixed_features` must be an int, got str 'x'"),
         (
             {"fixed_features": {0: 1.5}},

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, PolynomialKernel
+from gpytorch.kernels import MaternKernel, PiecewisePolynomialKernel
 from torch import Tensor
 
 from surrogates import CG, Cholesky, PathwiseGP, Solution, fit_exact, fit_iterative
@@ -149,12 +149,13 @@ def test_the_generator_decides() -> None:
 
 
 def test_a_kernel_without_random_features_is_fitted_with_random_signs() -> None:
-    model = PathwiseGP(X, Y, covar_module=PolynomialKernel(power=2).to(X))
+    model = PathwiseGP(X, Y, covar_module=PiecewisePolynomialKernel(q=2).to(X))
     before = objective(model).item()
     fit_iterative(model, num_steps=10)
     assert objective(model).item() > before
     with pytest.raises(
-        ValueError, match="`kernel` must be .* to have random features, got PolynomialKernel"
+        ValueError,
+        match="`kernel` must be .* to have random features, got PiecewisePolynomialKernel",
     ):
         fit_iterative(model, num_steps=1, probes="pathwise")
 

@@ -23,7 +23,7 @@ from gpytorch.kernels import (
     Kernel,
     LinearKernel,
     PeriodicKernel,
-    PolynomialKernel,
+    PiecewisePolynomialKernel,
     RBFKernel,
     RQKernel,
 )
@@ -699,8 +699,7 @@ def test_a_kernel_that_keeps_matrices_can_be_copied_and_changed_after_a_posterio
 def test_the_posterior_of_a_kernel_without_features_is_exact_at_any_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kernel = PolynomialKernel(2)
-    kernel.offset = 1.0
+    kernel = PiecewisePolynomialKernel(2)
     given = {"likelihood": gaussian_likelihood(0.02), "covar_module": kernel}
     exact = PathwiseGP(X, Y, **given).posterior(Z)
     monkeypatch.setattr("surrogates.models.fresh.EXACT_UP_TO", N - 1)
