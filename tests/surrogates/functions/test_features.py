@@ -382,9 +382,7 @@ def test_a_kernel_without_features_is_refused_by_name(
     with pytest.raises(
         ValueError,
         match=(
-            "`kernel` must be RBFKernel, MaternKernel, RQKernel, PeriodicKernel, LinearKernel,"
-            " PolynomialKernel, CategoricalKernel, TanimotoKernel, ConstantKernel, RFFKernel,"
-            " SpectralMixtureKernel, or made of them.*got"
+            "`kernel` must be RBFKernel, .*SpectralMixtureKernel, or made of them.*got"
             f" {named}. Tell of its frequencies by `register_kernel`"
         ),
     ):
