@@ -175,12 +175,7 @@ MUTANTS = (
     ),
     Mutant(SHARED, "if row.until >= time.time() and ", "if ", STORAGE),
     Mutant(SHARED, " or digest != self._digest(number, content)", "", STORAGE),
-    Mutant(
-        SHARED,
-        "            self._seen = before  # what was",
-        "            pass  # what was",
-        STORAGE,
-    ),
+    Mutant("scalable_bo/storage/record.py", "self._is_torn = True", "pass", STORAGE),
     Mutant(SHEETS, "or id in self._seen:", "or False:", STORAGE),
     Mutant(
         LEGACY, 'row.pop("seal") != digest_of(row.values())', 'row.pop("seal") is None', STORAGE

@@ -244,7 +244,7 @@ class SQLStorage(LoggedStorage):
     @contextmanager
     def _transaction(self, first: int | None = None) -> Iterator[Connection]:
         """Hold the study in a transaction, or go on with the one under way, having read what has
-        been written.
+        been written. After an error in it, a study loads all again.
 
         Args:
             first: how many writes to pass over; ``None`` for those that have been read.
@@ -252,7 +252,6 @@ class SQLStorage(LoggedStorage):
         if self._connection is not None:
             yield self._connection
             return
-        before = self._seen
         try:
             with self._reached(), self._engine.begin() as connection:
                 held = sa.select(_STUDIES.c.name).where(_STUDIES.c.name == self._study)
@@ -261,11 +260,7 @@ class SQLStorage(LoggedStorage):
                 if first is not None:
                     self._seen, self._unread = first, []
                 self._follow(connection)
-                before = self._seen
                 yield connection
-        except BaseException:
-            self._seen = before  # what was written here is undone
-            raise
         finally:
             self._connection = None
 
