@@ -56,8 +56,8 @@ class Belief:
     def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return means (k,) and standard deviations (k,) of the objective without its noise.
 
-        Of values on a logarithmic scale: the median, and half the distance between the values one
-        standard deviation above and below it.
+        Where values are on a logarithmic scale, these are the median, and half the distance between
+        the values one standard deviation above and below it.
         """
         mean, std = self._standardised(X)
         above = self.data.values_of(mean + std)

@@ -51,7 +51,7 @@ class OutcomeModels:
         refit = not refits or num_observed <= REFITTED_UP_TO
         refit |= bool(refits) and num_observed >= REFIT_GROWTH * refits[-1].num_observed
         known = data(num_observed)
-        # Of the values of the last refit as they stand, so that a restart finds the same
+        # The fit is of the values of the last refit as they stand now, so that a restart repeats it
         basis = known if refit else data(refits[-1].num_observed)
         if refit or not _are_alike(basis, self._fitted_to):
             generator = self.randomness(number if refit else refits[-1].number)

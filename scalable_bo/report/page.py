@@ -30,7 +30,7 @@ NUM_REASONS = 20
 NUM_CHOICES = 15
 LONGEST_NAME = 60  # characters of a study's name
 LONGEST = 400  # characters of a text that comes from outside
-# Of the settings, those that say how the surrogate is computed
+# The settings that say how the surrogate is computed
 MACHINERY = ("solver", "kernel", "computed in")
 _LIBRARIES = ("torch", "gpytorch", "botorch", "numpy")
 

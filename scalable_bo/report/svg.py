@@ -16,7 +16,7 @@ import numpy as np
 
 from scalable_bo.report.views import Axis, Lines, Marks, Panel, Picture, thin
 
-MOST_MARKS = 1000  # in a picture
+MOST_MARKS = 800  # in a picture
 MOST_BARS = 120
 NUM_LEVELS = 10  # of a mean
 FAINTEST = 0.05  # opacity of the lowest one

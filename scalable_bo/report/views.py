@@ -28,7 +28,7 @@ MOST_SLICES = 12
 MOST_AXES = 60
 NUM_BEST_LINES = 50
 NUM_OTHER_LINES = 200
-# Of an ask: hyperparameters, paths, their maximisers
+# The steps of an ask: fitting hyperparameters, drawing paths, maximising them
 STEPS = (("fit", "green"), ("solve", "blue"), ("search", "orange"))
 
 

@@ -48,8 +48,8 @@ class History:
     def added_since(
         self, sources: Sequence[Source], rows: Rows, names: Sequence[str]
     ) -> History | None:
-        """Return what of these data is in none of ``sources``, whose rows are among ``rows`` of the
-        parameters ``names``: all, the rows that a file has gained, or ``None``.
+        """Return the rows that none of ``sources`` has: all of them, those that a file has gained
+        since, or ``None``. The rows of the sources are among ``rows`` of the parameters ``names``.
 
         Raises:
             ValueError: if one has this name and other content; the message says where they differ.

@@ -30,7 +30,7 @@ from surrogates import PathwiseGP
 # Up to so many observations hyperparameters are fitted at every ask where the surrogate is the best
 # that there is.
 FITTED_ALWAYS_UP_TO = 300
-# Of few, they are fitted again when the observations are this many times those of the last fit.
+# The hyperparameters of few values are fitted again when there are this many times as many.
 REFIT_GROWTH_OF_FEW = 1.1
 
 

@@ -36,6 +36,7 @@ from surrogates.functions.draws import (
     weighted_frequencies,
 )
 from surrogates.functions.mixing import permutation, shuffled
+from surrogates.functions.tasks import task_numbers
 from surrogates.operators.tanimoto import squared_lengths
 
 Product = Callable[[Tensor, Tensor], Tensor]
@@ -129,7 +130,7 @@ class TaskAmplitudes:
         return self.deviations[self._tasks(X)].unsqueeze(1)
 
     def _tasks(self, X: Tensor) -> Tensor:
-        return X.detach()[:, self.column].squeeze(1).long()
+        return task_numbers(X[:, self.column].squeeze(1), len(self.table))
 
     def reordered(self, order: Tensor) -> "TaskAmplitudes":
         """Return the same of waves in another order (F,)."""

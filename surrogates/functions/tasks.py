@@ -1,7 +1,8 @@
-"""The kernel of tasks: a covariance of each two of them, looked up by their numbers."""
+"""The kernel of tasks: a covariance of every two of them, looked up by their numbers."""
 
 from typing import Any
 
+import torch
 from botorch.models.kernels.positive_index import PositiveIndexKernel
 from torch import Tensor
 
@@ -9,14 +10,35 @@ from torch import Tensor
 class TaskKernel(PositiveIndexKernel):
     """``PositiveIndexKernel`` of one column, evaluated by indexing its matrix.
 
-    The same values and gradients; GPyTorch's own products with sparse matrices take many times as
-    long.
+    It has the same values and gradients, without GPyTorch's products with sparse matrices, which
+    take many times as long; and it refuses what is no task, where those take 0.7 for task 0.
     """
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
-        """Return K_tt' of the tasks t, t' in x1 (..., n, 1) and x2 (..., m, 1)."""
-        first = x1[..., 0].long()
-        second = x2[..., 0].long()
+        """Return K_tt' of the tasks t, t' in x1 (..., n, 1) and x2 (..., m, 1).
+
+        Raises:
+            ValueError: if a number is none of 0 … T − 1.
+        """
+        first = task_numbers(x1[..., 0], self.num_tasks)
+        second = task_numbers(x2[..., 0], self.num_tasks)
         if diag:
             return self.covar_matrix[first, second]
         return self.covar_matrix[first.unsqueeze(-1), second.unsqueeze(-2)]
+
+
+def task_numbers(column: Tensor, num_tasks: int) -> Tensor:
+    """Return the tasks in a column of inputs as integers.
+
+    Raises:
+        ValueError: if a number is none of 0 … T − 1.
+    """
+    numbers = column.detach().round()
+    wrong = (numbers != column) | (numbers < 0) | (numbers >= num_tasks)
+    if wrong.any():
+        raise ValueError(
+            f"The column of the task must hold whole numbers from 0 to {num_tasks - 1}, got"
+            f" {column[wrong][0].item():g}. Where points are sought, fix it, such as by"
+            " `fixed_features`."
+        )
+    return numbers.to(torch.long)

@@ -120,3 +120,13 @@ def test_a_task_learns_from_another_that_is_like_it() -> None:
 def test_impossible_tasks_are_refused(arguments: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         multi_task_kernel(**{"dim": 3, "num_tasks": 3, **arguments})
+
+
+@pytest.mark.parametrize("number", [0.7, -1.0, 3.0])
+def test_what_is_no_task_is_refused(number: float) -> None:
+    model = PathwiseGP(X, Y, covar_module=multi_task_kernel(3, 3).double())
+    paths = model.paths(2)
+    point = torch.tensor([[0.5, 0.5, number]], dtype=torch.float64)
+    for call in (paths, model.posterior):
+        with pytest.raises(ValueError, match="must hold whole numbers from 0 to 2, got"):
+            call(point)

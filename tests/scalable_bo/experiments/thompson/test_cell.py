@@ -127,7 +127,7 @@ def test_a_solver_from_outside_runs_the_rounds(solver: str | Solver) -> None:
     by_cholesky = run("cholesky")
     assert record["settings"]["solver"] == (solver if isinstance(solver, str) else name_of(solver))
     first = [one["rounds"][0]["best_noiseless"] for one in (record, by_cholesky)]
-    assert first[0] == pytest.approx(first[1], abs=0.1)
+    assert first[0] == pytest.approx(first[1], abs=1e-3)
     assert name_of(CG(None)) != name_of(CG(None, max_epochs=7.0))
 
 
