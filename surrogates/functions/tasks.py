@@ -11,14 +11,14 @@ class TaskKernel(PositiveIndexKernel):
     """``PositiveIndexKernel`` of one column, evaluated by indexing its matrix.
 
     It has the same values and gradients, without GPyTorch's products with sparse matrices, which
-    take many times as long; and it refuses what is no task, where those take 0.7 for task 0.
+    take many times as long. Both take 0.7 for task 0; beyond the last task this one raises.
     """
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         """Return K_tt' of the tasks t, t' in x1 (..., n, 1) and x2 (..., m, 1).
 
         Raises:
-            ValueError: if a number is none of 0 … T − 1.
+            ValueError: if a task is below 0 or above T − 1.
         """
         first = task_numbers(x1[..., 0], self.num_tasks)
         second = task_numbers(x2[..., 0], self.num_tasks)
@@ -28,17 +28,16 @@ class TaskKernel(PositiveIndexKernel):
 
 
 def task_numbers(column: Tensor, num_tasks: int) -> Tensor:
-    """Return the tasks in a column of inputs as integers.
+    """Return the tasks in a column of inputs as integers, rounded down.
 
     Raises:
-        ValueError: if a number is none of 0 … T − 1.
+        ValueError: if a task is below 0 or above T − 1.
     """
-    numbers = column.detach().round()
-    wrong = (numbers != column) | (numbers < 0) | (numbers >= num_tasks)
-    if wrong.any():
+    numbers = column.detach().floor()
+    fits = (numbers >= 0) & (numbers < num_tasks)
+    if not fits.all():
         raise ValueError(
-            f"The column of the task must hold whole numbers from 0 to {num_tasks - 1}, got"
-            f" {column[wrong][0].item():g}. Where points are sought, fix it, such as by"
-            " `fixed_features`."
+            f"The column of the task must hold numbers from 0 to {num_tasks - 1}, got"
+            f" {column[~fits][0].item():g}. Number the tasks from 0 on."
         )
     return numbers.to(torch.long)

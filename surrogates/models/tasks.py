@@ -21,7 +21,8 @@ def multi_task_kernel(
 
     The data have the task, 0, 1, … T − 1, in a column of their own, as BoTorch's ``MultiTaskGP``
     takes them, and each task may be observed at points of its own. Paths, posteriors and Thompson
-    sampling are of the task that their points have there.
+    sampling are of the task that their points have there: fix it where points are sought, such as
+    by ``fixed_features``, as 0.7 counts as task 0.
 
     Args:
         dim: the number of input columns, that of the task among them.
