@@ -19,8 +19,9 @@ signs s, E s sᵀ = I; they have the prior variance K_tt of each task exactly, t
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -49,7 +50,35 @@ DENSE_UP_TO = 32  # columns: points in more are far from each other
 
 
 @dataclass(frozen=True, eq=False)
-class Modulation:
+class _OfWaves:
+    """Amplitudes of h waves, as tensors."""
+
+    per_wave: ClassVar[tuple[str, ...]]  # those whose last dimension is h
+
+    def reordered(self, order: Tensor) -> Self:
+        """Return the same of waves in another order (F,)."""
+        return self._with(lambda part: part[..., order], self.per_wave)
+
+    def between(self, before: int, after: int) -> Self:
+        """Return the same with so many waves that are not modulated before and after its own."""
+        pad = torch.nn.functional.pad
+        return self._with(lambda part: pad(part, (before, after)), self.per_wave)
+
+    def doubled(self) -> Self:
+        """Return the same in float64."""
+        return self._with(lambda part: part.double() if part.is_floating_point() else part)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the same on a device."""
+        return self._with(lambda part: part.to(device))
+
+    def _with(self, change: Callable[[Tensor], Tensor], names: Sequence[str] = ()) -> Self:
+        chosen = names or [entry.name for entry in fields(self)]
+        return replace(self, **{name: change(getattr(self, name)) for name in chosen})
+
+
+@dataclass(frozen=True, eq=False)
+class Modulation(_OfWaves):
     """Amplitudes B_j(x) = (s_jᵀ x) exp(−t_j ‖x‖² / 2), not yet divided by their root mean square.
 
     Attributes:
@@ -59,6 +88,7 @@ class Modulation:
         active: (h,), which waves are so modulated; the others have amplitude 1.
     """
 
+    per_wave = ("slopes", "rates", "active")
     columns: Tensor
     slopes: Tensor
     rates: Tensor
@@ -79,34 +109,9 @@ class Modulation:
         columns = torch.arange(dim, device=self.columns.device)
         return torch.equal(self.columns, columns)
 
-    def reordered(self, order: Tensor) -> "Modulation":
-        """Return the same of waves in another order (F,)."""
-        return Modulation(
-            self.columns, self.slopes[:, order], self.rates[order], self.active[order]
-        )
-
-    def between(self, before: int, after: int) -> "Modulation":
-        """Return the same with so many waves that are not modulated before and after its own."""
-        pad = torch.nn.functional.pad
-        return Modulation(
-            self.columns,
-            pad(self.slopes, (before, after)),
-            pad(self.rates, (before, after)),
-            pad(self.active, (before, after)),
-        )
-
-    def doubled(self) -> "Modulation":
-        """Return the same in float64."""
-        return replace(self, slopes=self.slopes.double(), rates=self.rates.double())
-
-    def to(self, device: torch.device | str) -> "Modulation":
-        """Return the same on a device."""
-        parts = (self.columns, self.slopes, self.rates, self.active)
-        return Modulation(*(part.to(device) for part in parts))
-
 
 @dataclass(frozen=True, eq=False)
-class TaskAmplitudes:
+class TaskAmplitudes(_OfWaves):
     """Amplitudes B_j(t) of the task t of a point, not yet divided by their root mean square.
 
     Attributes:
@@ -116,6 +121,7 @@ class TaskAmplitudes:
         active: (h,), as in :class:`Modulation`.
     """
 
+    per_wave = ("table", "active")
     column: Tensor
     table: Tensor
     deviations: Tensor
@@ -131,28 +137,6 @@ class TaskAmplitudes:
 
     def _tasks(self, X: Tensor) -> Tensor:
         return task_numbers(X[:, self.column].squeeze(1), len(self.table))
-
-    def reordered(self, order: Tensor) -> "TaskAmplitudes":
-        """Return the same of waves in another order (F,)."""
-        return replace(self, table=self.table[:, order], active=self.active[order])
-
-    def between(self, before: int, after: int) -> "TaskAmplitudes":
-        """Return the same with so many waves that are not modulated before and after its own."""
-        pad = torch.nn.functional.pad
-        return replace(
-            self,
-            table=pad(self.table, (before, after)),
-            active=pad(self.active, (before, after)),
-        )
-
-    def doubled(self) -> "TaskAmplitudes":
-        """Return the same in float64."""
-        return replace(self, table=self.table.double(), deviations=self.deviations.double())
-
-    def to(self, device: torch.device | str) -> "TaskAmplitudes":
-        """Return the same on a device."""
-        parts = (self.column, self.table, self.deviations, self.active)
-        return TaskAmplitudes(*(part.to(device) for part in parts))
 
 
 Amplitudes = Modulation | TaskAmplitudes

@@ -15,11 +15,7 @@ class TaskKernel(PositiveIndexKernel):
     """
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
-        """Return K_tt' of the tasks t, t' in x1 (..., n, 1) and x2 (..., m, 1).
-
-        Raises:
-            ValueError: if a task is below 0 or above T − 1.
-        """
+        """Return K_tt' of the tasks t, t' in x1 (..., n, 1) and x2 (..., m, 1)."""
         first = task_numbers(x1[..., 0], self.num_tasks)
         second = task_numbers(x2[..., 0], self.num_tasks)
         if diag:
