@@ -100,21 +100,13 @@ class FitsCommand:
                 cell.check_files()
             check_folder(self.out)
 
-        from benchmarks.fits.plots import plot_fits
         from benchmarks.fits.table import HYPERPARAMETERS
         from scalable_bo.cli.running import run_and_show
 
-        plot = self.out / f"hyperparameters_{self.preset}.png"
-        records = run_and_show(
-            cells,
-            self.out,
-            rerun=self.rerun,
-            table=HYPERPARAMETERS,
-            draw=lambda records: plot_fits(records, plot),
-        )
+        records = run_and_show(cells, self.out, rerun=self.rerun, table=HYPERPARAMETERS)
         typer.echo(
             f"{count(records, 'record')} in {self.out}, with all others there in"
-            f" {self.out / 'hyperparameters.md'}, plot in {plot}"
+            f" {self.out / 'hyperparameters.md'}"
         )
 
 

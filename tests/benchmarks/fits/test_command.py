@@ -1,4 +1,4 @@
-"""``python -m benchmarks.fits`` as a user meets it: records, a table, a plot, exit codes."""
+"""``python -m benchmarks.fits`` as a user meets it: records, a table, exit codes."""
 
 import re
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_bad_input_is_one_line_on_stderr_and_exit_code_2_before_any_work(
     assert not (tmp_path / "out").exists()
 
 
-def test_records_a_table_and_a_plot_are_written_and_what_is_finished_is_kept(
+def test_records_and_a_table_are_written_and_what_is_finished_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = [
@@ -78,7 +78,6 @@ def test_records_a_table_and_a_plot_are_written_and_what_is_finished_is_kept(
     assert sorted(file.name for file in tmp_path.iterdir()) == [
         *names,
         "hyperparameters.md",
-        "hyperparameters_simulated.png",
     ]
     output = capsys.readouterr()
     assert re.match(r"otl seed 2 nearest: noise 0\.\d{3}, RMSE \d\.\d{3}, NLL ", output.err)

@@ -17,7 +17,6 @@ from benchmarks.fits import batch_sizes, recovery, scores
 from benchmarks.fits.batch_sizes import BatchSizeCell
 from benchmarks.fits.cell import FitCell
 from benchmarks.fits.grid import GridCell
-from benchmarks.fits.plots import plot_fits
 from benchmarks.fits.presets import FIT_PRESETS, plan
 from benchmarks.fits.recovery import RecoveryCell
 from benchmarks.fits.scores import ScoreCell
@@ -177,16 +176,13 @@ def test_a_finished_cell_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(measured) == 4
 
 
-def test_records_are_plain_json_with_settings_and_environment_and_make_tables_and_plots(
+def test_records_are_plain_json_with_settings_and_environment_and_make_tables(
     tmp_path: Path,
 ) -> None:
-    for cell, record, _ in run_cells(small_cells(), tmp_path):
+    for cell, *_ in run_cells(small_cells(), tmp_path):
         stored = json.loads((tmp_path / f"{cell.name}.json").read_text())
         assert stored["settings"] == json.loads(json.dumps(cell.settings()))
         assert {"commit", "versions", "device", "date"} <= set(stored["environment"])
-        plot_fits([record], tmp_path / "plot.png")
-        assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-        (tmp_path / "plot.png").unlink()
     text = write_table(tmp_path, HYPERPARAMETERS).read_text()
     for title in ("Recovery of", "Simulated and real data", "Known functions and noise"):
         assert f"## {title}" in text
@@ -203,11 +199,6 @@ def test_several_seeds_are_one_row_of_the_table(tmp_path: Path) -> None:
         f"| {np.mean(values):.3f} ± {error:.3f} (2) |"
         in write_table(tmp_path, HYPERPARAMETERS).read_text()
     )
-
-
-def test_records_of_several_experiments_are_not_one_plot(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="`records` must be of one experiment, got grid, recovery"):
-        plot_fits([{"experiment": "recovery"}, {"experiment": "grid"}], tmp_path / "plot.png")
 
 
 @pytest.mark.parametrize("preset", FIT_PRESETS)
