@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -110,7 +110,7 @@ class Step(NamedTuple):
 
 
 def run_cells(
-    cells: Sequence[Cell[Any]], folder: Path, *, rerun: bool = False, on_status: Status = silent
+    cells: Iterable[Cell[Any]], folder: Path, *, rerun: bool = False, on_status: Status = silent
 ) -> Iterator[Step]:
     """Run the cells one after the other; write each record, and yield it, after every step.
 

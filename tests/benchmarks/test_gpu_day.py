@@ -1,8 +1,9 @@
 """A day with a GPU, rehearsed on the CPU: stages end at their deadline, go on, and keep records."""
 
+import os
 import signal
 import sys
-from collections.abc import Iterator
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,13 @@ from typing import Any
 import pytest
 
 from benchmarks import gpu_day
-from benchmarks.gpu_day import STAGES, Day, Step, begin_stage, best_solver, run_stage
-from scalable_bo.experiments.records import read_record, write_record
-
-LONG = 3600.0  # seconds that no stage here takes
+from benchmarks.gpu_day import STAGES, Day, Step, best_solver, run_stage
+from scalable_bo.experiments.cells import files
+from scalable_bo.experiments.records import Record, read_record, write_record
 
 
 def python(name: str, code: str) -> Step:
-    return Step(name, (sys.executable, "-c", code))
+    return Step(what=name, command=(sys.executable, "-c", code))
 
 
 @pytest.fixture
@@ -25,57 +25,52 @@ def day(tmp_path: Path) -> Day:
     return Day("cpu", tmp_path, small=True)
 
 
-def stage_of(monkeypatch: pytest.MonkeyPatch, *steps: Step) -> None:
-    def stage(day: Day) -> Iterator[Step]:
-        yield from steps
-
-    monkeypatch.setitem(STAGES, "stage", stage)
+def run(day: Day, *steps: Step) -> int:
+    return run_stage(lambda day: iter(steps), day)
 
 
-def test_a_step_that_fails_is_recorded_and_does_not_stop_the_others(
-    day: Day, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps = (python("bad", "raise ValueError('no')"), python("good", "print('fine')"))
-    stage_of(monkeypatch, *steps)
-    record = run_stage(begin_stage("stage", day), day, LONG)
-    assert record["steps"]["bad"]["returned"] == 1
-    assert "ValueError: no" in record["steps"]["bad"]["output"]
-    assert record["steps"]["good"]["output"] == "fine\n"
-    assert not record["complete"]
-    assert read_record(day.folder / "stage.json")["steps"].keys() == {"bad", "good"}
+def found(day: Day, step: Step) -> Record:
+    return read_record(files(step, day.folder)[0])
 
 
-def test_finished_steps_are_kept_and_others_run_again(
-    day: Day, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    note = f"open({str(day.folder / 'runs')!r}, 'a').write('x')"
-    stage_of(monkeypatch, python("once", note))
+def test_a_step_that_fails_is_recorded_and_does_not_stop_the_others(day: Day) -> None:
+    bad, good = python("bad", "raise ValueError('no')"), python("good", "print('fine')")
+    assert run(day, bad, good) == 1
+    assert found(day, bad)["returned"] == 1
+    assert "ValueError: no" in found(day, bad)["output"]
+    assert found(day, good)["output"] == "fine\n"
+
+
+def test_finished_steps_are_kept_and_others_run_again(day: Day) -> None:
+    runs = day.out / "runs"
+    note = f"open({str(runs)!r}, 'a').write('x')"
     for _ in range(2):
-        assert run_stage(begin_stage("stage", day), day, LONG)["complete"]
-    assert (day.folder / "runs").read_text() == "x"
-    stage_of(monkeypatch, python("once", note), python("new", note))
-    assert run_stage(begin_stage("stage", day), day, LONG)["complete"]
-    assert (day.folder / "runs").read_text() == "xx"
+        assert run(day, python("once", note)) == 0
+    assert runs.read_text() == "x"
+    assert run(day, python("once", note), python("new", note)) == 0
+    assert runs.read_text() == "xx"
 
 
 @pytest.mark.parametrize("changed", ["command", "environment"])
 def test_a_finished_step_of_the_same_name_runs_again_if_it_is_another(
-    day: Day, monkeypatch: pytest.MonkeyPatch, changed: str
+    day: Day, changed: str
 ) -> None:
     small = python("tests", "print('small')")
-    stage_of(monkeypatch, small)
-    assert run_stage(begin_stage("stage", day), day, LONG)["complete"]
-    command = python("tests", "print('large')").command
-    step = Step("tests", command) if changed == "command" else replace(small, environment={"A": ""})
-    stage_of(monkeypatch, step)
-    record = run_stage(begin_stage("stage", day), day, LONG)
-    assert record["steps"]["tests"]["command"] == list(step.command)
-    assert record["steps"]["tests"]["environment"] == step.environment
+    assert run(day, small) == 0
+    other = python("tests", "print('large')")
+    step = other if changed == "command" else replace(small, environment={"A": ""})
+    assert run(day, step) == 0
+    assert found(day, step)["settings"] == step.settings() != small.settings()
 
 
-def main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+def test_a_rehearsal_and_every_device_have_a_folder_of_their_own(day: Day, tmp_path: Path) -> None:
+    days = (day, replace(day, small=False), replace(day, device="meta"))
+    assert len({one.folder for one in days} - {tmp_path}) == 3
+
+
+def main(monkeypatch: pytest.MonkeyPatch, stage: str, *arguments: str) -> Any:
     """Run the script in this process, and return its exit code."""
-    monkeypatch.setattr(sys, "argv", ["gpu_day.py", "stage", *arguments])
+    monkeypatch.setattr(sys, "argv", ["gpu_day.py", stage, *arguments])
     before = signal.getsignal(signal.SIGTERM)
     try:
         with pytest.raises(SystemExit) as ended:
@@ -85,27 +80,7 @@ def main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
     return ended.value.code
 
 
-ON_CPU = ("--deadline", str(LONG), "--device", "cpu")
-
-
-@pytest.mark.parametrize(("key", "there"), [("device", "NVIDIA H100"), ("small", "True")])
-def test_a_rehearsal_does_not_pass_for_the_day(
-    day: Day,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    key: str,
-    there: str,
-) -> None:
-    stage_of(monkeypatch, python("once", f"open({str(day.folder / 'run')!r}, 'x')"))
-    found = begin_stage("stage", replace(day, small=key == "small"))
-    if key == "device":
-        found["environment"]["device"] = there
-    write_record(day.folder / "stage.json", found)
-    assert main(monkeypatch, *ON_CPU, "--out", str(day.folder)) == 2
-    message = capsys.readouterr().err
-    assert f"`out` has another record of the stage stage: {key} is {there} there, " in message
-    assert message.endswith("now. Choose another folder.\n")
-    assert not (day.folder / "run").exists()
+ON_CPU = ("--deadline", "3600", "--device", "cpu")
 
 
 @pytest.mark.parametrize(
@@ -119,72 +94,52 @@ def test_a_rehearsal_does_not_pass_for_the_day(
     ],
 )
 def test_bad_arguments_are_one_line_before_any_work(
-    day: Day,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],
     message: str,
 ) -> None:
-    stage_of(monkeypatch, python("never", f"open({str(day.folder / 'run')!r}, 'x')"))
-    assert main(monkeypatch, *ON_CPU, "--out", str(day.folder), *arguments) == 2
+    out = ("--out", str(tmp_path / "out"))
+    assert main(monkeypatch, "ceilings", *ON_CPU, *out, *arguments) == 2
     errors = capsys.readouterr().err
     assert message in errors
     assert len(errors.splitlines()) == 1
-    assert not list(day.folder.iterdir())
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "text", ['{"stage": "sta', "[]", '{"stage": "other"}', '{"stage": "stage"}']
-)
-def test_a_file_that_is_no_record_of_the_stage_is_neither_read_nor_replaced(
-    day: Day, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
-) -> None:
-    stage_of(monkeypatch, python("never", f"open({str(day.folder / 'run')!r}, 'x')"))
-    path = day.folder / "stage.json"
-    path.write_text(text)
-    assert main(monkeypatch, *ON_CPU, "--out", str(day.folder)) == 2
-    errors = capsys.readouterr().err
-    assert f"record of the stage stage in {path}, which holds something else" in errors
-    assert len(errors.splitlines()) == 1
-    assert path.read_text() == text
-    assert not (day.folder / "run").exists()
-
-
-def test_at_the_deadline_the_running_step_ends_and_none_begins(
-    day: Day, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage_of(
-        monkeypatch,
-        python("endless", "import time; print('on', flush=True); time.sleep(10**6)"),
-        python("next", "pass"),
-    )
-    record = run_stage(begin_stage("stage", day), day, 0.5)
-    assert record["steps"].keys() == {"endless"}
-    assert record["steps"]["endless"]["ended_by_deadline"]
-    assert record["steps"]["endless"]["returned"] != 0
-    assert not record["complete"]
+def test_at_the_deadline_the_running_step_ends_and_none_begins(day: Day) -> None:
+    endless = python("endless", "import time; print('on', flush=True); time.sleep(10**6)")
+    end = time.monotonic() + 0.5
+    following = python("next", "pass")
+    assert run(replace(day, end=end), replace(endless, end=end), following) == 1
+    assert found(day, endless)["ended_by_deadline"]
+    assert found(day, endless)["returned"] != 0
+    assert not files(following, day.folder)[0].exists()
 
 
 def test_a_step_ends_with_the_stage_that_is_told_to_end(
     day: Day, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    note = day.folder / "number"
+    note = day.out / "number"
     endless = f"""
 import os, pathlib, signal, time
 pathlib.Path({str(note)!r}).write_text(str(os.getpid()))
-os.kill(os.getppid(), signal.SIGTERM)
+os.kill({os.getpid()}, signal.SIGTERM)
 time.sleep(10**6)
 """
-    stage_of(monkeypatch, python("endless", endless))
-    code = main(monkeypatch, *ON_CPU, "--out", str(day.folder))
+    step = python("endless", endless)
+    monkeypatch.setitem(STAGES, "ceilings", lambda day: iter([step]))
+    code = main(monkeypatch, "ceilings", *ON_CPU, "--out", str(day.out))
     assert code == 128 + signal.SIGTERM
     assert not Path(f"/proc/{note.read_text()}").exists()
 
 
-def test_the_environment_of_a_step_reaches_it(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_a_step_reaches_it(day: Day) -> None:
     command = python("mode", "import os; print(os.environ['SCALABLE_BO_COMPILE'])").command
-    stage_of(monkeypatch, Step("mode", command, {"SCALABLE_BO_COMPILE": "never"}))
-    assert run_stage(begin_stage("stage", day), day, LONG)["steps"]["mode"]["output"] == "never\n"
+    step = day.step("mode", command, SCALABLE_BO_COMPILE="never")
+    assert run(day, step) == 0
+    assert found(day, step)["output"] == "never\n"
 
 
 def test_the_best_solver_has_the_best_value_and_of_equal_ones_the_least_time(
@@ -206,19 +161,16 @@ def test_the_best_solver_has_the_best_value_and_of_equal_ones_the_least_time(
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_commands_of_every_stage_exist(stage: str, small: bool, tmp_path: Path) -> None:
-    steps = list(STAGES[stage](Day("cuda", tmp_path, small)))
+    steps = list(STAGES[stage](Day("cpu", tmp_path, small)))
     assert len({step.name for step in steps}) == len(steps) > 0
     for step in steps:
         assert step.command[0] == sys.executable
         scripts = [part for part in step.command if part.endswith(".py") and "/" in part]
         assert all((gpu_day.ROOT / script).is_file() for script in scripts)
-        assert {"cuda", "pytest", "torch.distributed.run"} & {*step.command}
+        assert {"cpu", "pytest", "torch.distributed.run"} & {*step.command}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_runs_whole_on_the_cpu(stage: str, day: Day) -> None:
-    record = run_stage(begin_stage(stage, day), day, LONG)
-    failed = {name: s["output"] for name, s in record["steps"].items() if s["returned"]}
-    assert not failed
-    assert record["complete"]
+    assert run_stage(STAGES[stage], day) == 0
