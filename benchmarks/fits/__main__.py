@@ -83,7 +83,7 @@ class FitsCommand:
         with bad_input():
             choices: dict[str, Any] = {
                 "methods": optional(read_names, self.method, "method"),
-                "data_sets": optional(read_names, self.data, "data"),
+                "data": optional(read_names, self.data, "data"),
                 "kernels": optional(read_names, self.kernel, "kernel"),
                 "seeds": optional(read_integers, self.seeds, "seeds"),
                 "batch_sizes": optional(read_integers, self.batch_sizes, "batch_sizes"),

@@ -12,9 +12,9 @@ References:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from gpytorch.kernels import RBFKernel
 from gpytorch.means import ZeroMean
 from torch import Tensor, nn
 
-from benchmarks.fits.cell import FitCell, counting
+from benchmarks.fits.cell import FitCell
 from benchmarks.fits.scores import FIRST_NOISE
 from scalable_bo.experiments.cells import Status
 from scalable_bo.experiments.models import zero_mean_model
@@ -61,6 +61,7 @@ class BatchSizeCell(FitCell):
     """
 
     experiment: ClassVar[str] = "batch-sizes"
+    told = (("nll", "NLL", ".4f"), ("rmse", "RMSE", ".3f"), ("seconds", "seconds", ".1f"))
     data: str = "bike"
     kernel: str
     method: str
@@ -99,19 +100,14 @@ class BatchSizeCell(FitCell):
             feature_map = nn.Sequential(feature_map, fourier)
         model = finite_feature_model(X, y, feature_map)
         steps = self.max_epochs * max(1, len(X) // self.batch_size)
-        begin = time.perf_counter()
-        callback = counting(
-            on_status, f"{self.kernel}, {self.method}, batches of {self.batch_size}", len(X)
-        )
-        BATCH_METHODS[self.method](
-            model,
-            batch_size=min(self.batch_size, len(X)),
-            num_steps=steps,
-            learning_rate=LEARNING_RATE,
-            generator=torch.Generator().manual_seed(self.seed),
-            callback=callback,
-        )
-        seconds = time.perf_counter() - begin
+        settings = {
+            "batch_size": min(self.batch_size, len(X)),
+            "num_steps": steps,
+            "learning_rate": LEARNING_RATE,
+        }
+        method = (BATCH_METHODS[self.method], lambda _: settings)
+        generator = torch.Generator().manual_seed(self.seed)
+        _, seconds = self.learn(method, model, generator, on_status)
         with torch.no_grad():
             mean = model.posterior(test_X).mean.reshape(-1).cpu()
         return {
@@ -122,16 +118,6 @@ class BatchSizeCell(FitCell):
             "noise": model.likelihood.noise.item(),
             "seconds": seconds,
         }
-
-    def describe(self, record: dict[str, Any]) -> str:
-        numbers = (
-            f"{record['nll']:.4f} nats a datum, RMSE {record['rmse']:.3f}, {record['seconds']:.1f}"
-            " seconds"
-        )
-        return (
-            f"{self.data} {self.kernel} kernel, {self.method}, batches of {self.batch_size}:"
-            f" {numbers}"
-        )
 
 
 def network(dim: int, width: int, seed: int) -> nn.Module:
@@ -151,10 +137,6 @@ def finite_feature_model(X: Tensor, y: Tensor, feature_map: nn.Module) -> Finite
     """Return a zero-mean model of X (n, d) and y (n,), noise 0.1."""
     feature_map = feature_map.to(X)
     return zero_mean_model(X, y, FIRST_NOISE, FiniteFeatureGP, feature_map=feature_map).to(X)
-
-
-# Fits a model with batches of a size in so many steps; called with a generator and a callback, too
-BatchMethod = Callable[..., object]
 
 
 def _biased(model: FiniteFeatureGP, batch_size: int, num_steps: int, **options: Any) -> None:
@@ -185,9 +167,10 @@ def _variational(model: FiniteFeatureGP, batch_size: int, num_steps: int, **opti
     model.likelihood.load_state_dict(svgp.likelihood.state_dict())
 
 
-BATCH_METHODS: dict[str, BatchMethod] = {
-    "scgd": lambda model, **options: fit_finite_features(model, "scgd", **options),
-    "minimax": lambda model, **options: fit_finite_features(model, "minimax", **options),
+# Each fits a model with batches of a size in so many steps
+BATCH_METHODS: dict[str, Callable[..., object]] = {
+    "scgd": fit_finite_features,
+    "minimax": partial(fit_finite_features, method="minimax"),
     "biased": _biased,
     "svgp": _variational,
 }

@@ -5,22 +5,43 @@ chosen.
 from __future__ import annotations
 
 import re
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from benchmarks.fits.simulators import SIMULATORS
 from scalable_bo.experiments.cells import ELSEWHERE, Cell, Status
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.regression.data import existing_data_set
+from surrogates import fit_exact
 
-FitCallback = Callable[[int, float], None]
+# What fits a model, and its settings in a cell; the exact fit alone draws nothing
+FitMethod = tuple[Callable[..., Any], Callable[[Any], dict[str, Any]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitCell(Cell[None]):
     """One cell of a benchmark of fits."""
+
+    def learn(
+        self, method: FitMethod, model: Any, generator: torch.Generator, on_status: Status
+    ) -> tuple[Any, float]:
+        """Fit a model to its data; return what was fitted, and the seconds that it took."""
+        n = len(model.train_targets)
+
+        def callback(step: int, value: float) -> None:
+            on_status(f"{self.name}: step {step}, {value / n:.3f} nats a datum")
+
+        fit, settings = method
+        drawn = {} if fit is fit_exact else {"generator": generator}
+        begin = time.perf_counter()
+        fitted = fit(model, callback=callback, **drawn, **settings(self))
+        return fitted, time.perf_counter() - begin
 
     @abstractmethod
     def measure(self, on_status: Status) -> Record:
@@ -48,12 +69,3 @@ class FitCell(Cell[None]):
         settings = vars(self)
         if settings.get("data", "levy") not in SIMULATORS:
             existing_data_set(settings["data"], settings["data_dir"])
-
-
-def counting(on_status: Status, what: str, n: int) -> FitCallback:
-    """Return a callback of a fit to n data that says how far it is."""
-
-    def callback(step: int, value: float) -> None:
-        on_status(f"{what}: step {step}, {value / n:.3f} nats a datum")
-
-    return callback

@@ -68,6 +68,12 @@ class GridCell(FitCell):
     """
 
     experiment: ClassVar[str] = "grid"
+    told = (
+        ("noise_over_truth", "noise over the truth", ".3f"),
+        ("rmse", "RMSE", ".3f"),
+        ("nll", "NLL", ".3f"),
+        ("seconds", "seconds", ".1f"),
+    )
     data: str
     n: int
     d: int
@@ -99,13 +105,6 @@ class GridCell(FitCell):
         seconds = time.process_time() - start
         chosen = model.fit_account.chosen if self.method == "fit" else None
         return {"seconds": seconds, "chosen": chosen} | judged(self, data, model)
-
-    def describe(self, record: Record) -> str:
-        return (
-            f"{self.data} n {self.n} d {self.d} ratio {self.ratio:g} {self.kernel} seed {self.seed}"
-            f" {self.method}: noise {record['noise_over_truth']:.3f} of the truth,"
-            f" RMSE {record['rmse']:.3f}, NLL {record['nll']:.3f}, {record['seconds']:.1f} seconds"
-        )
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,6 @@ from benchmarks.fits.scores import ScoreCell
 from benchmarks.fits.simulators import SIMULATORS
 from surrogates import checks
 
-SINGULAR = {
-    "methods": "method",
-    "data_sets": "data",
-    "kernels": "kernel",
-    "seeds": "seed",
-    "batch_sizes": "batch_size",
-}
-
 
 @dataclass(frozen=True)
 class FitPreset:
@@ -124,30 +116,30 @@ def plan(preset: str, *, sample: int | None = None, **choices: Any) -> list[FitC
         preset: one of ``FIT_PRESETS``.
         sample: so many random combinations of the values, the same every time, by all methods;
             ``None`` for all of them.
-        choices: arguments of the cells in place of the preset's, or several values under the names
-            in ``SINGULAR``; those that are ``None`` are left to the preset.
+        choices: arguments of the cells in place of the preset's, whose names may be in the plural:
+            a list is of several values, a cell for each. ``None`` leaves them to the preset.
     Raises:
         TypeError, ValueError: if there is no such preset, it has no such argument, or a value is
             out of range.
     """
     chosen = FIT_PRESETS[checks.one_of("preset", preset, FIT_PRESETS)]
-    arguments = {entry.name for entry in fields(chosen.kind)}
+    arguments = {entry.name: entry.default for entry in fields(chosen.kind)}
     grid = dict(chosen.grid)
     fixed = dict(chosen.fixed)
-    for name, value in choices.items():
+    for option, value in choices.items():
+        name = option if option in arguments else option.removesuffix("s")
         if value is None:
             continue
-        if name in arguments:
-            grid.pop(name, None)
-            fixed[name] = tuple(value) if isinstance(value, list) else value
-        elif SINGULAR.get(name) in arguments:
-            single = SINGULAR[name]
-            fixed.pop(single, None)
-            grid[single] = tuple(value)
-        else:
+        if name not in arguments:
             raise ValueError(
-                f"`{name}` does not go with the preset {preset}, got {value!r}. Leave it out."
+                f"`{option}` does not go with the preset {preset}, got {value!r}. Leave it out."
             )
+        grid.pop(name, None)
+        fixed.pop(name, None)
+        if isinstance(value, list) and not isinstance(arguments[name], tuple):
+            grid[name] = tuple(value)
+        else:
+            fixed[name] = tuple(value) if isinstance(value, list) else value
     methods = grid.pop("method")
     combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     if sample is not None:

@@ -11,8 +11,6 @@ References:
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,8 +18,8 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
-from benchmarks.fits.cell import FitCallback, FitCell, counting
-from benchmarks.fits.sgpr import SGPR
+from benchmarks.fits.cell import FitCell, FitMethod
+from benchmarks.fits.sgpr import fit_sgpr
 from scalable_bo.experiments.cells import Status
 from scalable_bo.experiments.models import zero_mean_model
 from surrogates import (
@@ -61,6 +59,7 @@ class RecoveryCell(FitCell):
     """
 
     experiment: ClassVar[str] = "recovery"
+    told = (("outputscale", "signal", ".2f"), ("noise", "noise", ".3f"), ("nll", "NLL", ".4f"))
     method: str
     start: tuple[float, float] = STARTS[0]
     seeds: tuple[int, ...] = tuple(range(10))
@@ -81,34 +80,24 @@ class RecoveryCell(FitCell):
         for seed in self.seeds:
             model = (finite_model if self.method in OF_FEATURES else rbf_model)(self, seed)
             generator = torch.Generator().manual_seed(seed)
-            begin = time.perf_counter()
-            callback = counting(on_status, f"{self.method}, seed {seed}", self.n)
-            RECOVERY_METHODS[self.method](self, model, generator=generator, callback=callback)
-            seconds = time.perf_counter() - begin
-            outputscale = model.covar_module.outputscale.item()
-            noise = model.likelihood.noise.item()
-            nll = negative_log_likelihood(model) / self.n
+            method = RECOVERY_METHODS[self.method]
+            _, seconds = self.learn(method, model, generator, on_status)
             estimates.append(
                 {
                     "seed": seed,
-                    "outputscale": outputscale,
-                    "noise": noise,
-                    "nll": nll,
+                    "outputscale": model.covar_module.outputscale.item(),
+                    "noise": model.likelihood.noise.item(),
+                    "nll": negative_log_likelihood(model) / self.n,
                     "seconds": seconds,
                 }
             )
         return {"truth": list(TRUTH), "estimates": estimates}
 
     def describe(self, record: dict[str, Any]) -> str:
-        outputscale, noise, nll = (
-            statistics.fmean(one[key] for one in record["estimates"])
-            for key in ("outputscale", "noise", "nll")
-        )
-        start = f"({self.start[0]:g}, {self.start[1]:g})"
-        return (
-            f"{self.method} from {start}: signal {outputscale:.2f}, noise {noise:.3f}, {nll:.4f}"
-            f" nats a datum, mean of {len(self.seeds)}"
-        )
+        means = {
+            key: statistics.fmean(e[key] for e in record["estimates"]) for key, *_ in self.told
+        }
+        return super().describe(means)
 
 
 def rbf_model(cell: RecoveryCell, seed: int) -> PathwiseGP:
@@ -166,77 +155,49 @@ def _points(cell: RecoveryCell, seed: int) -> tuple[torch.Generator, Tensor]:
     return generator, SPREAD * torch.randn(cell.n, 1, generator=generator, dtype=torch.float64)
 
 
-# Fits a model with a cell's settings; called with a generator and a callback, too
-RecoveryMethod = Callable[..., object]
+def _sggp(sampling: str) -> FitMethod:
+    return fit_minibatch, lambda cell: {
+        "batch_size": cell.batch_size,
+        "sampling": sampling,
+        "optimizer": "sgd",
+        "max_epochs": cell.max_epochs,
+        "num_batches": 1,
+        "learning_rate": FIRST_STEPS.get(cell.start),
+        "tolerance": 0,
+    }
 
 
-def _sggp(sampling: Any) -> RecoveryMethod:
-    return lambda cell, model, **options: fit_minibatch(
-        model,
-        batch_size=cell.batch_size,
-        sampling=sampling,
-        optimizer="sgd",
-        max_epochs=cell.max_epochs,
-        num_batches=1,
-        learning_rate=FIRST_STEPS.get(cell.start),
-        tolerance=0,
-        **options,
-    )
+def _minimax(penalty: float) -> FitMethod:
+    return fit_finite_features, lambda cell: {
+        "method": Minimax(penalty=penalty),
+        "batch_size": cell.batch_size,
+        "num_steps": 2 * cell.num_steps,
+        "learning_rate": 0.02,
+        "step_decay": 0.3,
+        "check_every": 0,
+    }
 
 
-def _scgd(cell: RecoveryCell, model: FiniteFeatureGP, **options: Any) -> None:
-    fit_finite_features(
-        model,
-        batch_size=cell.batch_size,
-        num_steps=cell.num_steps,
-        learning_rate=0.1,
-        step_decay=0.3,
-        **options,
-    )
-
-
-def _minimax(penalty: float) -> RecoveryMethod:
-    return lambda cell, model, **options: fit_finite_features(
-        model,
-        Minimax(penalty=penalty),
-        batch_size=cell.batch_size,
-        num_steps=2 * cell.num_steps,
-        learning_rate=0.02,
-        step_decay=0.3,
-        check_every=0,
-        **options,
-    )
-
-
-def _exact(
-    cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: FitCallback
-) -> None:
-    fit_exact(model, callback=callback)
-
-
-def _sgpr(
-    cell: RecoveryCell, model: PathwiseGP, generator: torch.Generator, callback: FitCallback
-) -> None:
-    X = model.train_inputs[0]
-    y = model.train_targets
-    SGPR(X, y, model.covar_module, model.likelihood, cell.batch_size, generator).fit(
-        100, 0.1, callback
-    )
-
-
-_OF_RBF: dict[str, RecoveryMethod] = {
+_SCGD: FitMethod = (
+    fit_finite_features,
+    lambda cell: {
+        "batch_size": cell.batch_size,
+        "num_steps": cell.num_steps,
+        "learning_rate": 0.1,
+        "step_decay": 0.3,
+    },
+)
+OF_FEATURES: dict[str, FitMethod] = {
+    "scgd": _SCGD,
+    **{f"minimax-{penalty}": _minimax(float(penalty)) for penalty in (0, 1, 10, 100, 1000)},
+    "exact-features": (fit_exact, lambda cell: {}),
+}
+RECOVERY_METHODS: dict[str, FitMethod] = {
     "nearest": _sggp("nearest"),
     "uniform": _sggp("uniform"),
-    "subsets": lambda cell, model, **options: fit_subsets(
-        model, subset_size=cell.batch_size, **options
-    ),
-    "iterative": lambda cell, model, **options: fit_iterative(model, **options),
-    "exact": _exact,
-    "sgpr": _sgpr,
+    "subsets": (fit_subsets, lambda cell: {"subset_size": cell.batch_size}),
+    "iterative": (fit_iterative, lambda cell: {}),
+    "exact": (fit_exact, lambda cell: {}),
+    "sgpr": (fit_sgpr, lambda cell: {"num_inducing": cell.batch_size}),
+    **OF_FEATURES,
 }
-OF_FEATURES: dict[str, RecoveryMethod] = {
-    "scgd": _scgd,
-    **{f"minimax-{penalty}": _minimax(float(penalty)) for penalty in (0, 1, 10, 100, 1000)},
-    "exact-features": _exact,
-}
-RECOVERY_METHODS = _OF_RBF | OF_FEATURES

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
-from benchmarks.fits.cell import FitCallback, FitCell, counting
-from benchmarks.fits.sgpr import SGPR
+from benchmarks.fits.cell import FitCell, FitMethod
+from benchmarks.fits.sgpr import SGPR, fit_sgpr
 from benchmarks.fits.simulators import SIMULATORS
 from scalable_bo.experiments.cells import Status
 from scalable_bo.experiments.models import zero_mean_model
@@ -41,7 +40,6 @@ from surrogates import (
     fit_iterative,
     fit_minibatch,
     fit_subsets,
-    gaussian_likelihood,
     predict_by_neighbours,
 )
 from surrogates.fitting.choice import REFINEMENT
@@ -75,6 +73,12 @@ class ScoreCell(FitCell):
     """
 
     experiment: ClassVar[str] = "scores"
+    told = (
+        ("noise_std", "noise", ".3f"),
+        ("rmse", "RMSE", ".3f"),
+        ("nll", "NLL", ".3f"),
+        ("seconds", "seconds", ".1f"),
+    )
     data: str
     method: str
     seed: int = 0
@@ -95,7 +99,6 @@ class ScoreCell(FitCell):
             checks.positive_int(name, getattr(self, name))
 
     def measure(self, on_status: Status) -> dict[str, Any]:
-        on_status(f"{self.data}: data")
         device = torch.device(self.device)
         data = load(self)
         X, y, test_X, test_y = (
@@ -104,39 +107,31 @@ class ScoreCell(FitCell):
         generator = torch.Generator().manual_seed(self.seed)
         reset_peak_memory(device)
         begin = time.perf_counter()
-        fitted = SCORE_METHODS[self.method](
-            self, X, y, generator, counting(on_status, f"{self.data}, {self.method}", len(X))
-        )
+        model = (finite_model if self.method == "scgd" else rbf_model)(self, X, y, generator)
+        fitted, _ = self.learn(SCORE_METHODS[self.method], model, generator, on_status)
         seconds = time.perf_counter() - begin
         peak = peak_memory_bytes(device)
-        on_status(f"{self.data}, {self.method}: predicting")
+        on_status(f"{self.name}: predicting")
         begin = time.perf_counter()
-        mean, variance = (moment.reshape(-1).double().cpu() for moment in fitted.predict(test_X))
+        moments = predict(fitted, test_X, self.num_neighbours)
+        mean, variance = (moment.reshape(-1).double().cpu() for moment in moments)
+        kernel = model.covar_module.base_kernel
+        kernel = kernel.feature_map.kernel if self.method == "scgd" else kernel
         simulator = SIMULATORS.get(self.data)
         return {
             "num_train": len(X),
             "num_test": len(test_X),
             "dim": X.shape[1],
             "true_noise_std": None if simulator is None else simulator.noise_std,
-            "noise_std": fitted.noise**0.5,
-            "signal_std": fitted.outputscale**0.5,
-            "lengthscale": fitted.lengthscale,
+            "noise_std": model.likelihood.noise.item() ** 0.5,
+            "signal_std": model.covar_module.outputscale.item() ** 0.5,
+            "lengthscale": kernel.lengthscale.flatten().tolist(),
             "rmse": (mean - test_y.cpu()).square().mean().sqrt().item(),
             "nll": negative_log_likelihood(test_y.cpu(), mean, variance),
             "seconds": seconds,
             "seconds_prediction": time.perf_counter() - begin,
             "peak_memory_bytes": peak,
         }
-
-    def describe(self, record: dict[str, Any]) -> str:
-        numbers = (
-            f"noise {record['noise_std']:.3f}, RMSE {record['rmse']:.3f}, NLL {record['nll']:.3f},"
-            f" {record['seconds']:.1f} seconds"
-        )
-        return (
-            f"{self.data} seed {self.seed} {self.method}: {numbers},"
-            f" {record['peak_memory_bytes'] / 2**30:.1f} GiB"
-        )
 
 
 def load(cell: ScoreCell) -> RegressionData:
@@ -165,25 +160,6 @@ def load(cell: ScoreCell) -> RegressionData:
     )
 
 
-class Fitted(NamedTuple):
-    """What a method has learned, on standardised data.
-
-    Attributes:
-        outputscale: σ_f².
-        noise: σ².
-        lengthscale: one an input.
-        predict: maps points (q, d) to mean and variance of observations, q numbers each.
-    """
-
-    outputscale: float
-    noise: float
-    lengthscale: list[float]
-    predict: Callable[[Tensor], tuple[Tensor, Tensor]]
-
-
-ScoreMethod = Callable[[ScoreCell, Tensor, Tensor, torch.Generator, FitCallback], Fitted]
-
-
 def rbf_kernel(dim: int) -> ScaleKernel:
     """Return an RBF kernel, its variance and lengthscales 1."""
     base = RBFKernel(ard_num_dims=dim)
@@ -193,104 +169,57 @@ def rbf_kernel(dim: int) -> ScaleKernel:
     return kernel.double()
 
 
-def _fitted_by(fit_model: Callable[..., object]) -> ScoreMethod:
-    """Return the method that fits a ``PathwiseGP`` by
-    ``fit_model(cell, model, generator=…, callback=…)``.
-    """
-
-    def method(
-        cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator, callback: FitCallback
-    ) -> Fitted:
-        kernel = rbf_kernel(X.shape[1]).to(X)
-        model = zero_mean_model(X, y, FIRST_NOISE, PathwiseGP, covar_module=kernel)
-        fit_model(cell, model, generator=generator, callback=callback)
-        lengthscale = model.covar_module.base_kernel.lengthscale.flatten().tolist()
-
-        def predict(points: Tensor) -> tuple[Tensor, Tensor]:
-            return predict_by_neighbours(
-                model, points, num_neighbours=cell.num_neighbours, observation_noise=True
-            )
-
-        return Fitted(
-            model.covar_module.outputscale.item(),
-            model.likelihood.noise.item(),
-            lengthscale,
-            predict,
-        )
-
-    return method
-
-
-def _sggp(sampling: Any) -> ScoreMethod:
-    return _fitted_by(
-        lambda cell, model, **options: fit_minibatch(
-            model,
-            sampling=sampling,
-            max_epochs=cell.max_epochs,
-            tolerance=cell.tolerance,
-            **options,
-        )
-    )
-
-
-def _refined(cell: ScoreCell, model: PathwiseGP, **options: Any) -> None:
-    """Fit by minibatches of nearest neighbours, then on all data,
-    as ``fit`` does where that is quick.
-    """
-    fit_minibatch(model, max_epochs=cell.max_epochs, tolerance=cell.tolerance, **options)
-    fit_iterative(model, **options, **REFINEMENT)
-
-
-def _exact(
-    cell: ScoreCell, model: PathwiseGP, generator: torch.Generator, callback: FitCallback
-) -> None:
-    fit_exact(model, callback=callback)
-
-
-def _sgpr(
-    cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator, callback: FitCallback
-) -> Fitted:
+def rbf_model(cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator) -> PathwiseGP:
+    """Return the model that is fitted; nothing is drawn."""
     kernel = rbf_kernel(X.shape[1]).to(X)
-    likelihood = gaussian_likelihood(FIRST_NOISE).to(X)
-    model = SGPR(X, y, kernel, likelihood, cell.num_inducing, generator)
-    model.fit(100, 0.1, callback)
-    return Fitted(
-        kernel.outputscale.item(),
-        likelihood.noise.item(),
-        kernel.base_kernel.lengthscale.flatten().tolist(),
-        model.predict,
-    )
+    return zero_mean_model(X, y, FIRST_NOISE, PathwiseGP, covar_module=kernel)
 
 
-def _scgd(
-    cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator, callback: FitCallback
-) -> Fitted:
+def finite_model(cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator) -> PathwiseGP:
+    """Return the model of random features of the same kernel."""
     base = rbf_kernel(X.shape[1]).base_kernel
     features = FourierFeatures(base, X.shape[1], cell.num_inducing, generator=generator).to(X)
-    model = zero_mean_model(X, y, FIRST_NOISE, FiniteFeatureGP, feature_map=features)
-    steps = min(SCGD_STEPS, cell.max_epochs * math.ceil(len(X) / SCGD_BATCH))
-    model = fit_finite_features(
-        model.to(X), batch_size=SCGD_BATCH, num_steps=steps, generator=generator, callback=callback
+    return zero_mean_model(X, y, FIRST_NOISE, FiniteFeatureGP, feature_map=features).to(X)
+
+
+@torch.no_grad()
+def predict(fitted: Any, points: Tensor, num_neighbours: int) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of observations at points (q, d), q numbers each."""
+    if isinstance(fitted, SGPR):
+        return fitted.predict(points)
+    if isinstance(fitted, FiniteFeatureGP):
+        posterior = fitted.posterior(points)
+        return posterior.mean, posterior.variance + fitted.likelihood.noise
+    return predict_by_neighbours(
+        fitted, points, num_neighbours=num_neighbours, observation_noise=True
     )
-    noise = model.likelihood.noise.item()
-
-    @torch.no_grad()
-    def predict(points: Tensor) -> tuple[Tensor, Tensor]:
-        posterior = model.posterior(points)
-        return posterior.mean, posterior.variance + noise
-
-    lengthscale = model.covar_module.base_kernel.feature_map.kernel.lengthscale.flatten().tolist()
-    return Fitted(model.covar_module.outputscale.item(), noise, lengthscale, predict)
 
 
-SCORE_METHODS: dict[str, ScoreMethod] = {
-    "nearest": _sggp("nearest"),
-    "uniform": _sggp("uniform"),
-    "subsets": _fitted_by(lambda cell, model, **options: fit_subsets(model, **options)),
-    "refined": _fitted_by(_refined),
-    "iterative": _fitted_by(lambda cell, model, **options: fit_iterative(model, **options)),
-    "exact": _fitted_by(_exact),
-    "auto": _fitted_by(lambda cell, model, **options: fit(model, **options)),
-    "sgpr": _sgpr,
-    "scgd": _scgd,
+def fit_refined(model: PathwiseGP, max_epochs: int, tolerance: float, **options: Any) -> PathwiseGP:
+    """Fit by minibatches of nearest neighbours, then on all data, as ``fit`` does where that is
+    quick.
+    """
+    fit_minibatch(model, max_epochs=max_epochs, tolerance=tolerance, **options)
+    return fit_iterative(model, **options, **REFINEMENT)
+
+
+def fit_scgd(model: PathwiseGP, max_epochs: int, **options: Any) -> PathwiseGP:
+    steps = min(SCGD_STEPS, max_epochs * math.ceil(len(model.train_targets) / SCGD_BATCH))
+    return fit_finite_features(model, batch_size=SCGD_BATCH, num_steps=steps, **options)
+
+
+def _epochs(cell: ScoreCell) -> dict[str, Any]:
+    return {"max_epochs": cell.max_epochs, "tolerance": cell.tolerance}
+
+
+SCORE_METHODS: dict[str, FitMethod] = {
+    "nearest": (fit_minibatch, lambda cell: {"sampling": "nearest"} | _epochs(cell)),
+    "uniform": (fit_minibatch, lambda cell: {"sampling": "uniform"} | _epochs(cell)),
+    "subsets": (fit_subsets, lambda cell: {}),
+    "refined": (fit_refined, _epochs),
+    "iterative": (fit_iterative, lambda cell: {}),
+    "exact": (fit_exact, lambda cell: {}),
+    "auto": (fit, lambda cell: {}),
+    "sgpr": (fit_sgpr, lambda cell: {"num_inducing": cell.num_inducing}),
+    "scgd": (fit_scgd, lambda cell: {"max_epochs": cell.max_epochs}),
 }

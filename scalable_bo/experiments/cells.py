@@ -40,9 +40,11 @@ class Cell(ABC, Generic[Data]):
     Attributes:
         experiment: the benchmark's name in the record.
         steps: the record's list that has an entry for each step; ``None`` for a run in one step.
+        told: the numbers of a record that a line tells: their keys, words and formats.
     """
 
     experiment: ClassVar[str]
+    told: ClassVar[tuple[tuple[str, str, str], ...]] = ()
     steps: ClassVar[str | None] = None
     device: str = "cpu"
 
@@ -63,9 +65,15 @@ class Cell(ABC, Generic[Data]):
                 step has no use for it.
         """
 
-    @abstractmethod
     def describe(self, record: Record) -> str:
         """Return one line on the last step of a record."""
+        step = record if self.steps is None else record[self.steps][-1]
+        words = [
+            f"{word} {step[key]:{digits}}"
+            for key, word, digits in self.told
+            if step.get(key) is not None
+        ]
+        return f"{self.name}: {', '.join(words)}"
 
     def settings(self) -> dict[str, Any]:
         """Return all that decides the result, as it stands in the record: a cell with the same

@@ -24,7 +24,7 @@ from tests.benchmarks.calls import call
         ("--method adam", "`method` must be one of nearest, .*, got 'adam'"),
         (
             "--data bike",
-            r"`data_sets` does not go with the preset recovery, got \['bike'\]",
+            r"`data` does not go with the preset recovery, got \['bike'\]",
         ),
         (
             "--preset real --data nope --data-dir /",
@@ -80,7 +80,9 @@ def test_records_and_a_table_are_written_and_what_is_finished_is_kept(
         "hyperparameters.md",
     ]
     output = capsys.readouterr()
-    assert re.match(r"otl seed 2 nearest: noise 0\.\d{3}, RMSE \d\.\d{3}, NLL ", output.err)
+    assert re.match(
+        r"fit_scores_otl_nearest_seed=2\S*: noise 0\.\d{3}, RMSE \d\.\d{3}, NLL ", output.err
+    )
     assert "2 records in" in output.out
     assert call(monkeypatch, fits, *arguments) == 0
     assert capsys.readouterr().err.count("(kept)") == 2
