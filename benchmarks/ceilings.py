@@ -5,8 +5,7 @@ kernel products beside them.
     python benchmarks/ceilings.py --parts kernels --n 50000 --dtype float64
 
 Products are A @ B of n × n matrices, in 10¹² operations a second (2 n³), with the error relative to
-the largest entry of the product in float64; factorisations likewise (n³/3). ``tf32x3`` is float32
-by three TF32 products of matrices split into what TF32 holds of them and the rest. Copies are in
+the largest entry of the product in float64; factorisations likewise (n³/3). Copies are in
 10⁹ bytes a second, each byte counted once. Kernel products are rows of K W, Matérn-3/2, n uniform
 points, every entry evaluated and multiplied by all columns, and beside them a stored matrix times
 W; nanoseconds are those of an entry. Every time is the median of several calls; the record is
@@ -29,34 +28,20 @@ from torch import Tensor
 from benchmarks.scripts import script_parser, write_benchmark
 from scalable_bo.cli.console import print_table
 from scalable_bo.experiments.thompson.samplers import Stopwatch
-from surrogates import memory
 from surrogates.operators.kernel_matrix import kernel_operator
+from surrogates.operators.linalg import matmul
 from surrogates.operators.rates import factorisation_advantage, rates_of
-from surrogates.operators.split import Halves, add_product
 from surrogates.operators.tiles import tile_side
 
 PARTS = ("copies", "products", "factorisations", "kernels")
-PRODUCTS = ("float32", "tf32", "tf32x3", "float64", "bfloat16")
+PRODUCTS = ("float32", "float64", "bfloat16")
 KEYS = ("tera_operations", "error", "giga_bytes", "nanoseconds")
 
 
 def prepared(name: str, A: Tensor, B: Tensor) -> Callable[[], Tensor]:
     """Return A @ B, of float64 matrices, in the precision ``name``, to be called."""
-    if name in ("float64", "bfloat16"):
-        dtype = getattr(torch, name)
-        return partial(torch.matmul, A.to(dtype), B.to(dtype))
-    if name == "tf32x3":
-        return partial(split_product, Halves.of(A.float()), Halves.of(B.float()))
-    return partial(float_product, A.float(), B.float(), name == "tf32")
-
-
-def split_product(A: Halves, B: Halves) -> Tensor:
-    return add_product(A, B, torch.zeros_like(B.high))
-
-
-def float_product(A: Tensor, B: Tensor, in_tf32: bool) -> Tensor:
-    with memory.tf32() if in_tf32 else memory.full_precision():
-        return A @ B
+    dtype = getattr(torch, name)
+    return partial(matmul, A.to(dtype), B.to(dtype))
 
 
 def timed(call: Callable[[], Any], device: torch.device, repeats: int) -> float:

@@ -179,10 +179,6 @@ def variants(day: Day) -> Iterator[Step]:
     for mode in ("always", "never"):
         name = f"kernel_product_compile_{mode}"
         yield day.products(name, *sizes, "--columns", "64", SCALABLE_BO_COMPILE=mode)
-    # In float32, and not by three products in TF32
-    columns = ("--columns", "64", "1000")
-    kept = {"SCALABLE_BO_PROCESS_SETTINGS": "keep"}
-    yield day.products("kernel_product_not_split", *sizes, *columns, **kept)
     name = "smoke" if day.small else "lin2023-small"
     preset = ("--preset", name, "--solver", "auto", "--lengthscale", "0.5", "--rounds", "1")
     for dtype in ("float32", "float64"):

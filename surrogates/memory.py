@@ -156,36 +156,21 @@ def full_precision() -> Iterator[None]:
     if not may_change():
         yield
         return
-    with _precision("ieee", allow_tf32=False):
-        yield
-
-
-def full_precision_on(device: torch.device) -> AbstractContextManager[None]:
-    """Return the context of :func:`full_precision` for a CUDA device, and none for another."""
-    return full_precision() if device.type == "cuda" else nullcontext()
-
-
-@contextmanager
-def tf32() -> Iterator[None]:
-    """Multiply float32 matrices on CUDA in TF32 inside the context, and as before after it. Not
-    where :func:`may_change` forbids it.
-    """
-    with _precision("tf32", allow_tf32=True):
-        yield
-
-
-@contextmanager
-def _precision(name: str, *, allow_tf32: bool) -> Iterator[None]:
     settings = torch.backends.cuda.matmul
     # PyTorch is replacing the one setting by the other, and refuses to read the old one once the
     # new one was set.
-    setting, value = ("fp32_precision", name) if _has_precisions() else ("allow_tf32", allow_tf32)
+    setting, value = ("fp32_precision", "ieee") if _has_precisions() else ("allow_tf32", False)
     before = getattr(settings, setting)
     setattr(settings, setting, value)
     try:
         yield
     finally:
         setattr(settings, setting, before)
+
+
+def full_precision_on(device: torch.device) -> AbstractContextManager[None]:
+    """Return the context of :func:`full_precision` for a CUDA device, and none for another."""
+    return full_precision() if device.type == "cuda" else nullcontext()
 
 
 def _has_precisions() -> bool:

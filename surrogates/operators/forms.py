@@ -33,7 +33,6 @@ from gpytorch.kernels import (
 from torch import Tensor
 
 from surrogates.operators import native
-from surrogates.operators.tf32 import halves
 
 logger = logging.getLogger(__name__)
 
@@ -255,7 +254,6 @@ class Profile:
             slope · decay.
         value: ``(d2, outputscale) -> outputscale · κ(d2)``.
         value_: the same in the place of d2 (N,).
-        halves: the same as what TF32 holds of it, and the rest; see :mod:`.split`.
         contract: ``(d2 (g, r, c), weights (g, 1 or r, c)) -> (Σ_c κ w (g, r), κ' w (g, r, c))``.
         exact_distances: whether d² must be free of cancellation: κ has infinite slope at 0
             (Matérn-1/2).
@@ -264,7 +262,6 @@ class Profile:
     terms: Callable[[Tensor], Terms]
     value: Callable[[Tensor, Tensor], Tensor]
     value_: Callable[[Tensor, Tensor], Tensor]
-    halves: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     contract: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
     exact_distances: bool = False
 
@@ -274,9 +271,6 @@ def _profile(formula: Callable[[Tensor], Terms], exact_distances: bool = False) 
         decay, level, _ = formula(d2)
         return decay.mul_(level).mul_(outputscale)
 
-    def split(d2: Tensor, outputscale: Tensor) -> tuple[Tensor, Tensor]:
-        return halves(value(d2, outputscale))
-
     def contract(d2: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         decay, level, slope = formula(d2)
         weighted = decay.mul_(weights)
@@ -285,9 +279,7 @@ def _profile(formula: Callable[[Tensor], Terms], exact_distances: bool = False) 
     def overwrite(d2: Tensor, outputscale: Tensor) -> Tensor:
         return d2.copy_(value(d2, outputscale))
 
-    return Profile(
-        formula, Fused(value), Fused(overwrite), Fused(split), Fused(contract), exact_distances
-    )
+    return Profile(formula, Fused(value), Fused(overwrite), Fused(contract), exact_distances)
 
 
 PROFILES = {

@@ -11,12 +11,10 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.operators.linalg import matmul
-from surrogates.operators.split import Halves, add_product, halves_if_faster
 from surrogates.operators.tiles import (
     Index,
     KernelTiles,
     spans,
-    tile_side,
     tiled_matmul,
     with_tiles_that_fit,
 )
@@ -105,16 +103,7 @@ class Dense(KernelOperator):
         self.matrix = evaluate(tiles) if matrix is None else matrix
 
     def __matmul__(self, W: Tensor) -> Tensor:
-        W_halves = None if W.device.type == "cpu" else halves_if_faster(W)
-        if W_halves is None:
-            return matmul(self.matrix, W)
-        at_once = max(1, tile_side(W.device) ** 2 // max(1, self.matrix.shape[1]))
-        return torch.cat(
-            [
-                add_product(Halves.of(part), W_halves, W.new_zeros(len(part), W.shape[1]))
-                for part in self.matrix.split(at_once)
-            ]
-        )
+        return matmul(self.matrix, W)
 
     def rows(self, index: Index) -> KernelOperator:
         return Dense(self.tiles.rows(index), False, self.matrix[index])

@@ -19,7 +19,6 @@ from torch import Tensor
 from surrogates import memory
 from surrogates.operators.forms import PROFILES
 from surrogates.operators.linalg import matmul
-from surrogates.operators.split import Halves, add_product, halves_if_faster
 
 SIDE = 4096  # of the matrices that are timed
 DIM = 8
@@ -119,21 +118,13 @@ def measured_rates(device: torch.device, n: int, num_columns: int) -> Rates:
         evaluate=worth(lambda: evaluated(points, points), n**2),
         read=worth(lambda: matmul(A, W[:, :1]), n**2),
         gather=worth(lambda: A.index_select(0, order).index_select(1, order), n**2),
-        column=worth(lambda: multiplied(A, W), n**2 * num_columns),
+        column=worth(lambda: matmul(A, W), n**2 * num_columns),
         double_column=worth(lambda: matmul(doubled, W_doubled), n**2 * num_columns),
         double=max(1.0, factorised(H.double()) / factorise),
         factorise=factorise,
         block_factorise=factorised(H[: n // 2, : n // 2]),
         copy=worth(lambda: evaluated(doubles, doubles).clone(), n**2),
     )
-
-
-def multiplied(A: Tensor, W: Tensor) -> Tensor:
-    """Return A W by the route that products with a kernel matrix take."""
-    halves = halves_if_faster(W)
-    if halves is None:
-        return matmul(A, W)
-    return add_product(Halves.of(A), halves, torch.zeros_like(W))
 
 
 def evaluated(X: Tensor, Z: Tensor) -> Tensor:

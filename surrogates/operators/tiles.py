@@ -21,7 +21,6 @@ from surrogates.operators.forms import PROFILES, StationaryKernel, kind_of
 from surrogates.operators.linalg import matmul
 from surrogates.operators.main_effects import MainEffectsKernel
 from surrogates.operators.sparse import SparseRows, sparse_rows
-from surrogates.operators.split import Halves, add_product, halves_if_faster
 from surrogates.operators.tanimoto import TanimotoForm, squared_lengths
 
 Index = slice | Tensor
@@ -69,10 +68,6 @@ class KernelTiles(ABC):
     def blocks(self, index: Tensor) -> Tensor:
         """Return k(X1[i], X2[i]) for every row i of ``index`` (t, b), (t, b, b)."""
         return torch.stack([self.tile(row, row) for row in index])
-
-    def halves(self, i: Index, j: Index) -> Halves:
-        """Return the halves of k(X1[i], X2[j])."""
-        return Halves.of(self.tile(i, j))
 
     @abstractmethod
     def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -221,11 +216,6 @@ class StationaryTiles(KernelTiles):
             compute_mode="donot_use_mm_for_euclid_dist",
         ).square_()
         return self.profile.value_(d2.view(-1), self.outputscale).view_as(d2)
-
-    def halves(self, i: Index, j: Index) -> Halves:
-        d2 = self._squared_distances(i, j)
-        high, low = self.profile.halves(d2.view(-1), self.outputscale)
-        return Halves(high.view_as(d2), low.view_as(d2))
 
     def contract(self, i: Index, j: Index, weights: Tensor) -> tuple[Tensor, Tensor]:
         if (panels := self._panels(j, weights)) is not None:
@@ -599,11 +589,7 @@ def fastest_side(device: torch.device, sides: Sequence[int], num_columns: int) -
 
 def _tile_product(tiles: KernelTiles, W: Tensor) -> Tensor:
     """Return k(X1, X2) @ W, evaluated as one tile."""
-    everything = slice(None)
-    W_halves = halves_if_faster(W)
-    if W_halves is None:
-        return matmul(tiles.tile(everything, everything), W)
-    return add_product(tiles.halves(everything, everything), W_halves, torch.zeros_like(W))
+    return matmul(tiles.tile(slice(None), slice(None)), W)
 
 
 def with_tiles_that_fit(
@@ -639,12 +625,8 @@ def tiled_matmul(side: int, tiles: KernelTiles, W: Tensor) -> Tensor:
     if (fused := tiles.fused_matmul(W)) is not None:
         return fused
     out = W.new_zeros(len(tiles.X1), W.shape[1])
-    W_halves = None if W.device.type == "cpu" else halves_if_faster(W)
     for i, j in tile_spans(len(tiles.X1), len(tiles.X2), side):
-        if W_halves is None:
-            matmul(tiles.tile(i, j), W[j], add_to=out[i])
-        else:
-            add_product(tiles.halves(i, j), W_halves.rows(j), out[i])
+        matmul(tiles.tile(i, j), W[j], add_to=out[i])
     return out
 
 

@@ -78,9 +78,6 @@ def test_the_precision_is_full_for_the_work_of_a_cuda_device(
     setattr(SETTINGS, setting, allowed)
     with memory.full_precision_on(torch.device(kind)):
         assert (getattr(SETTINGS, setting) == allowed) == kept
-        with memory.tf32():
-            assert getattr(SETTINGS, setting) == allowed
-        assert (getattr(SETTINGS, setting) == allowed) == kept
 
 
 def test_solves_and_features_are_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
