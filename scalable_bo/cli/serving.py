@@ -123,7 +123,7 @@ class WorkCommand:
     def run(self) -> None:
         with refusals():
             from scalable_bo.evaluation import processes
-            from scalable_bo.evaluation.evaluator import call
+            from scalable_bo.evaluation.evaluator import call, timed
             from scalable_bo.evaluation.external import Command
             from scalable_bo.evaluation.interruption import Interruption, signals_as_interruptions
             from scalable_bo.serving.client import RemoteStudy
@@ -148,7 +148,7 @@ class WorkCommand:
             with refusals(), signals_as_interruptions(), stop:
                 num_told = work_for(
                     study,
-                    partial(evaluate, self.timeout, outcomes=study.outcomes),
+                    partial(timed, evaluate, self.timeout, outcomes=study.outcomes),
                     stopped=stop,
                     max_failures=self.max_failures,
                 )

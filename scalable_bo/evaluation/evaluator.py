@@ -61,6 +61,7 @@ class Evaluation:
         reason: why there is no value or, of several outcomes, not one of each; else ``None``.
         error: what the objective raised; from another process, its traceback as text.
         further: of several outcomes, the values after the first.
+        seconds: that it took; NaN where nobody measured them.
     """
 
     id: int
@@ -68,6 +69,7 @@ class Evaluation:
     reason: str | None = None
     error: BaseException | None = field(default=None, compare=False, repr=False)
     further: tuple[float, ...] = ()
+    seconds: float = field(default=math.nan, compare=False)
 
     @property
     def failure(self) -> str | None:
@@ -99,7 +101,7 @@ class Evaluation:
         error = self.error
         if error is not None and not isinstance(error, ErrorElsewhere):
             error = ErrorElsewhere("".join(traceback.format_exception(error)))
-        return Evaluation, (self.id, self.value, self.reason, error, self.further)
+        return Evaluation, (self.id, self.value, self.reason, error, self.further, self.seconds)
 
     @property
     def told(self) -> float | tuple[float, ...]:
@@ -179,6 +181,13 @@ def call(
         return Evaluation.failed(id, f"TimeoutError: {error}")
     except (Exception, SystemExit) as error:
         return Evaluation.raised(id, error)
+
+
+def timed(evaluate: Callable[..., Evaluation], *arguments: Any, **options: Any) -> Evaluation:
+    """Return an evaluation with the seconds that it took."""
+    start = time.perf_counter()
+    evaluation = evaluate(*arguments, **options)
+    return replace(evaluation, seconds=time.perf_counter() - start)
 
 
 def storable(text: str) -> str:

@@ -252,6 +252,8 @@ def take_snapshot(
 def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame:
     """Return all rows by id, as ``Study.to_dataframe`` does."""
     frame = space.to_frame(rows.X)
+    import pandas as pd
+
     told = np.where(rows.values.isfinite(), "observed", "failed")
     status = np.where(rows.told, told, "pending")
     reasons = [rows.reasons.get(row, "") for row in range(len(rows))]
@@ -264,6 +266,9 @@ def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame
             columns += [("front", goal.front(Y).numpy())]
     columns += [("noise", rows.noise.numpy().copy()), ("status", status), ("reason", reasons)]
     columns += [("ask", rows.asks.numpy().copy())]
+    for name, times in zip(("asked", "told"), rows.times.T.numpy(), strict=False):
+        columns += [(name, pd.to_datetime(times, unit="s", utc=True).as_unit("us"))]
+    columns += [("seconds", rows.times[:, 2].numpy().copy())]
     names = apart([name for name, _ in columns], frame)
     for name, (_, column) in zip(names, columns, strict=True):
         frame[name] = column

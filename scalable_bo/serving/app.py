@@ -33,6 +33,7 @@ Id = Annotated[int, Field(ge=0, lt=2**53)]
 Ids = Annotated[list[Id], Field(max_length=MOST_POINTS)]
 Worker = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:@-]+$")]
 Number = float
+Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Value = (
     Number
     | Annotated[list[Number | None], Field(max_length=MOST_OUTCOMES)]
@@ -54,11 +55,14 @@ class Wanted(_Body):
 
 
 class Found(_Body):
-    """The value of a point, NaN if the evaluation failed, and its variance where that is known."""
+    """The value of a point, NaN if the evaluation failed, its variance where that is known, and the
+    seconds that the evaluation took.
+    """
 
     id: Id
     value: Value
     noise: float | None = None
+    seconds: Seconds = math.nan
 
 
 class Results(_Body):
@@ -72,6 +76,7 @@ class Failure(_Body):
 
     id: Id
     reason: str = Field(max_length=LONGEST_REASON)
+    seconds: Seconds = math.nan
 
 
 class Failures(_Body):
@@ -135,12 +140,16 @@ def _add_work(app: FastAPI, desk: Desk) -> None:
         for one in body.results:
             if isinstance(one.value, float) == bool(names):
                 return reply({"detail": f"point {one.id} must have {wanted}"}, 422)
-        return await told([Told(one.id, one.value, one.noise) for one in body.results])
+        return await told(
+            [Told(one.id, one.value, one.noise, seconds=one.seconds) for one in body.results]
+        )
 
     @app.post("/fail")
     async def fail(request: Request) -> Response:
         body = Failures.model_validate_json(await request.body())
-        return await told([Told(one.id, math.nan, None, one.reason) for one in body.failures])
+        return await told(
+            [Told(one.id, math.nan, None, one.reason, one.seconds) for one in body.failures]
+        )
 
     @app.post("/renew")
     async def renew(request: Request) -> Response:

@@ -193,6 +193,7 @@ class RemoteStudy:
         values: Sequence[Any],
         noise: Sequence[float] | float | None = None,
         reasons: Mapping[int, str] | None = None,
+        seconds: Sequence[float] | None = None,
     ) -> None:
         """Record values, as ``Study.tell``: what is NaN, infinite or no number has failed, and a
         point with values of some of several outcomes waits for the others. On an error, nothing is
@@ -204,29 +205,42 @@ class RemoteStudy:
             ConnectionError: if the server does not answer in time.
         """
         ids = [int(id) for id in (ids.ids if isinstance(ids, RemoteBatch) else ids)]
-        if len(ids) != len(values):
-            raise ValueError(
-                f"`values` must have one entry for each of the {len(ids)} `ids`, got {len(values)}."
-            )
+        for argument, given in {"values": values, "seconds": seconds}.items():
+            if given is not None and len(given) != len(ids):
+                raise ValueError(
+                    f"`{argument}` must have one entry for each of the {len(ids)} `ids`, got"
+                    f" {len(given)}."
+                )
         variances = [noise] * len(ids) if noise is None or isinstance(noise, int | float) else noise
         found = [
             Evaluation.of(id, value, self.outcomes) for id, value in zip(ids, values, strict=True)
         ]
         failures = {one.id: one.failure for one in found if one.failure is not None}
         failures |= dict(reasons or {})
+        took: dict[int, dict[str, Any]] = {
+            id: {"seconds": number}
+            for id, number in zip(ids, seconds or (), strict=False)
+            if not math.isnan(number)
+        }
         results = [
-            {"id": one.id, "value": one.told} | ({} if variance is None else {"noise": variance})
+            {"id": one.id, "value": one.told}
+            | ({} if variance is None else {"noise": variance})
+            | took.get(one.id, {})
             for one, variance in zip(found, variances, strict=True)
             if one.id not in failures
         ]
         if results:
             self._request("POST", "/tell", {"results": results})
         if failures:
-            self._fail(failures)
+            told = [
+                {"id": id, "reason": storable(reason)[:LONGEST_REASON]} | took.get(id, {})
+                for id, reason in failures.items()
+            ]
+            self._request("POST", "/fail", {"failures": told})
 
     def fail(self, id: int, reason: str) -> None:
         """Record that the evaluation of a point failed, and why."""
-        self._fail({id: reason})
+        self.tell([id], [math.nan], reasons={id: reason})
 
     def renew(self, ids: Sequence[int]) -> list[int]:
         """Renew leases; return the points that this worker has lost to others, or that have been
@@ -272,13 +286,6 @@ class RemoteStudy:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _fail(self, failures: Mapping[int, str]) -> None:
-        told = [
-            {"id": id, "reason": storable(reason)[:LONGEST_REASON]}
-            for id, reason in failures.items()
-        ]
-        self._request("POST", "/fail", {"failures": told})
 
     def _request(
         self, method: str, path: str, content: Any = None, patience: float | None = None

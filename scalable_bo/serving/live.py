@@ -240,7 +240,7 @@ def _holds(frame: pd.DataFrame, word: str) -> np.ndarray:
     found = (frame.index == int(word)) if word.isdecimal() and len(word) < 16 else False
     kept = np.zeros(len(frame), dtype=bool) | found
     for _, column in frame.items():
-        if not pd.api.types.is_numeric_dtype(column):
+        if pd.api.types.is_string_dtype(column) or column.dtype == object:
             texts = column.astype(str).str
             kept |= texts.contains(word, case=False, regex=False).to_numpy(bool)
     return kept
@@ -270,6 +270,10 @@ def _require_column(frame: pd.DataFrame, name: str) -> None:
 def _cell(value: Any) -> Any:
     """Return what a table holds: a number, a flag or a text; nothing where there is no value."""
     value = value.item() if isinstance(value, np.generic) else value
+    if value is pd.NaT:
+        return None
+    if isinstance(value, pd.Timestamp):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):

@@ -23,19 +23,26 @@ class Told:
             are not known yet; NaN where the evaluation failed.
         noise: the known variance of the value, else ``None``.
         reason: why the evaluation failed, else ``None``.
+        seconds: that the evaluation took, NaN where unknown.
     """
 
     id: int
     value: Any
     noise: float | None = None
     reason: str | None = None
+    seconds: float = math.nan
 
 
 class Tell(Protocol):
     """``Study.tell``."""
 
     def __call__(
-        self, ids: Sequence[int], values: Any, noise: Any = None, reasons: Any = None
+        self,
+        ids: Sequence[int],
+        values: Any,
+        noise: Any = None,
+        reasons: Any = None,
+        seconds: Any = None,
     ) -> None: ...
 
 
@@ -112,5 +119,7 @@ class Teller:
         noise = [math.nan if one.noise is None else one.noise for one in told]
         reasons = {one.id: one.reason for one in told if one.reason is not None}
         is_known = any(one.noise is not None for one in told)
-        self._tell_study(ids, [one.value for one in told], noise if is_known else None, reasons)
+        variances = noise if is_known else None
+        seconds = [one.seconds for one in told]
+        self._tell_study(ids, [one.value for one in told], variances, reasons, seconds)
         self._after(ids)

@@ -54,11 +54,10 @@ def work(
 
 def _tell(study: RemoteStudy, evaluation: Evaluation) -> bool:
     """Tell an evaluation; return whether it came in time."""
+    id, failure = evaluation.id, evaluation.failure
+    reasons = {} if failure is None else {id: failure}
     try:
-        if evaluation.failure is None:
-            study.tell([evaluation.id], [evaluation.told])
-        else:
-            study.fail(evaluation.id, evaluation.failure)
+        study.tell([id], [evaluation.told], reasons=reasons, seconds=[evaluation.seconds])
     except LateError:
         logger.warning(
             "Point %d was told another value by a worker that got it when the lease of this one"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -40,7 +41,8 @@ def pack(write: Write) -> bytes:
             return {"tensor": str(len(tensors) - 1)}
         if isinstance(value, Outcomes):
             reasons = list(value.reasons.items())
-            return {"outcomes": [*map(plain, (value.values, value.noise, value.further)), reasons]}
+            parts = map(plain, (value.values, value.noise, value.further))
+            return {"outcomes": [*parts, reasons, plain(value.times)]}
         if isinstance(value, Contents | Rows):
             return {type(value).__name__: plain(vars(value))}
         if isinstance(value, Mapping):
@@ -73,8 +75,8 @@ def unpack(content: bytes) -> Write:
         if kind == "tensor":
             return tensors[content]
         if kind == "outcomes":
-            values, noise, further, reasons = (whole(part) for part in content)
-            return Outcomes(values, noise, dict(reasons), further)
+            values, noise, further, reasons, *times = (whole(part) for part in content)
+            return Outcomes(values, noise, dict(reasons), further, *times)
         if kind == "mapping":
             return dict(whole(content))
         if kind == "Contents":
@@ -82,6 +84,8 @@ def unpack(content: bytes) -> Write:
         if kind == "Rows":
             rows = Rows(0)
             vars(rows).update(whole(content))
+            if len(rows.times) < len(rows):  # of before they were kept
+                rows.times = rows.X.new_full((len(rows), 3), math.nan)
             return rows
         return _DATACLASSES[kind](**content)
 
@@ -110,6 +114,7 @@ class _Replay:
         self.contents = contents
         self._points: list[Tensor] = []
         self._asks: list[int] = []
+        self._times: list[float] = []  # of the asks
         self._ids: list[int] = []
         self._outcomes: list[Outcomes] = []
 
@@ -127,11 +132,11 @@ class _Replay:
     def add_ask(
         self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
     ) -> None:
-        self._append(X, ask.number)
+        self._append(X, ask.number, cost.time)
         self.contents.note_ask(ask, cost, num_queued)
 
     def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
-        self._append(X, 0)
+        self._append(X, 0, math.nan)
         self.contents.sources.append(source)
         self.add_outcomes(range(source.first_id, source.first_id + len(X)), outcomes, first_told)
 
@@ -153,7 +158,8 @@ class _Replay:
         if self._points:
             sizes = torch.tensor([len(X) for X in self._points], device="cpu")
             asks = torch.tensor(self._asks, device="cpu").repeat_interleave(sizes)
-            rows.append(torch.cat(self._points), asks)
+            times = torch.tensor(self._times, dtype=torch.float64, device="cpu")
+            rows.append(torch.cat(self._points), asks, times.repeat_interleave(sizes))
         if self._outcomes:
             # A point that is told one outcome after the other is told all that are known each time
             last = {id: position for position, id in enumerate(self._ids)}
@@ -161,9 +167,10 @@ class _Replay:
             outcomes = Outcomes.join(self._outcomes).select(places)
             rows.record([self._ids[position] for position in places], outcomes)
             rows.next_told += len(self._ids) - len(places)
-        for part in (self._points, self._asks, self._ids, self._outcomes):
+        for part in (self._points, self._asks, self._times, self._ids, self._outcomes):
             part.clear()
 
-    def _append(self, X: Tensor, ask: int) -> None:
+    def _append(self, X: Tensor, ask: int, time: float) -> None:
         self._points.append(X)
         self._asks.append(ask)
+        self._times.append(time)

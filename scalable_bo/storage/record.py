@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
@@ -137,6 +138,7 @@ class StudyRecord:
         """
         with self._changing():
             first = len(self.rows)
+            cost = replace(cost, time=time.time())
             self._write("add_ask", ask, cost, first, X, num_queued)
         return list(range(first, first + len(X)))
 
@@ -150,6 +152,7 @@ class StudyRecord:
         with self._changing():
             new, outcomes = self.rows.untold(ids, outcomes, self.outcome_names)
             if new:
+                outcomes = outcomes.told_at(time.time())
                 self._write("add_outcomes", new, outcomes, self.rows.next_told)
 
     def add_history(self, history: History) -> None:
@@ -164,7 +167,8 @@ class StudyRecord:
                 return
             self.rows.require_same_noise(new.outcomes)
             source = Source(new.name, new.digest(), len(self.rows), len(new.X))
-            self._write("add_source", source, new.X, new.outcomes, self.rows.next_told)
+            outcomes = new.outcomes.told_at(time.time())
+            self._write("add_source", source, new.X, outcomes, self.rows.next_told)
 
     def retry(self, ids: Sequence[int] | None) -> None:
         """Make rows that failed pending again; ``None`` for all.
@@ -200,14 +204,16 @@ class StudyRecord:
                 )
             outcomes = rows.completed(ids, outcomes)
             rows.require_same_noise(outcomes, told)
-            time = datetime.now(UTC).isoformat(timespec="seconds")
+            now = time.time()
+            when = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
             names = () if self.goal is None else self.outcome_names
             changes = [
-                Change(time, kind, id, *rows.told_of(id), storable(why), rows.known_of(id, names))
+                Change(when, kind, id, *rows.told_of(id), storable(why), rows.known_of(id, names))
                 for id in ids
             ]
             left = np.cumsum([0, *(row not in told for row in rows.observed)])
             asks = [replace(ask, num_observed=int(left[ask.num_observed])) for ask in self.asks]
+            outcomes = outcomes.told_at(now)
             self._write("replace_outcomes", ids, outcomes, rows.next_told, asks, changes)
             self.num_replaced += 1
 

@@ -314,6 +314,8 @@ class AskReport:
         solver: of the linear systems, as text; empty for points of the initial design.
         choice: how the points were chosen and why, where the study chooses; empty where it does
             not, and for points of the initial design.
+        time: when the points were handed out, in seconds since 1970; NaN by versions that did not
+            note it.
     """
 
     seconds_fit: float = 0.0
@@ -324,6 +326,7 @@ class AskReport:
     converged: bool | None = None
     choice: str = ""
     error: float | None = None
+    time: float = field(default=math.nan, compare=False)
 
     @property
     def reached(self) -> str:

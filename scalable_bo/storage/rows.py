@@ -33,16 +33,22 @@ class Outcomes:
         noise: (n,) known variances, NaN where none is known.
         reasons: why an evaluation failed, by its position.
         further: (n, m - 1) of m outcomes, the values after the first.
+        times: (n, 2) when they were told, in seconds since 1970, and the seconds that each
+            evaluation took; NaN where unknown.
     """
 
     values: Tensor
     noise: Tensor
     reasons: dict[int, str] = field(default_factory=dict)
     further: Tensor = field(default_factory=partial(torch.empty, 0, 0, device="cpu"))
+    times: Tensor = field(default_factory=partial(torch.empty, 0, 2, device="cpu"))
 
     def __post_init__(self) -> None:
+        n = len(self.values)
         if not len(self.further):
-            object.__setattr__(self, "further", self.values.new_empty(len(self.values), 0))
+            object.__setattr__(self, "further", self.values.new_empty(n, 0))
+        if not len(self.times):
+            object.__setattr__(self, "times", self.values.new_full((n, 2), math.nan))
 
     @cached_property
     def table(self) -> Tensor:
@@ -143,12 +149,30 @@ class Outcomes:
                     f"`reasons` must be of failures, got {reason!r:.80} beside the value"
                     f" {told[told.isfinite()][0]:g}. Tell NaN."
                 )
-        return Outcomes(
-            self.values,
-            self.noise,
-            self.reasons | {position: storable(str(text)) for position, text in reasons.items()},
-            self.further,
-        )
+        texts = {position: storable(str(text)) for position, text in reasons.items()}
+        return replace(self, reasons=self.reasons | texts)
+
+    def told_at(self, time: float) -> Outcomes:
+        """Return the same as told at a time, in seconds since 1970."""
+        told = self.times.new_full((len(self.times), 1), time)
+        return replace(self, times=torch.cat([told, self.times[:, 1:]], dim=1))
+
+    def taking(self, seconds: Any) -> Outcomes:
+        """Return the same with the seconds that each evaluation took, NaN where unknown.
+
+        Raises:
+            TypeError, ValueError: if they are not as many numbers of at least 0.
+        """
+        try:
+            took = as_float64(seconds)
+        except NO_NUMBER as error:
+            raise TypeError(f"`seconds` must be numbers, got {seconds!r:.80}.") from error
+        if took.shape != self.values.shape or (took < 0).any() or took.isinf().any():
+            raise ValueError(
+                f"`seconds` must be {len(self.values)} numbers of at least 0, one for each point,"
+                f" got {seconds!r:.80}. Give NaN where the time is unknown."
+            )
+        return replace(self, times=torch.stack([self.times[:, 0], took], dim=1))
 
     @classmethod
     def join(cls, parts: Sequence[Outcomes]) -> Outcomes:
@@ -165,6 +189,7 @@ class Outcomes:
             torch.cat([part.noise for part in parts]),
             reasons,
             torch.cat([_widened(part.further, width) for part in parts]),
+            torch.cat([part.times for part in parts]),
         )
 
     def select(self, positions: Sequence[int]) -> Outcomes:
@@ -173,7 +198,8 @@ class Outcomes:
         reasons = {
             new: self.reasons[old] for new, old in enumerate(positions) if old in self.reasons
         }
-        return Outcomes(self.values[index], self.noise[index], reasons, self.further[index])
+        further, times = self.further[index], self.times[index]
+        return Outcomes(self.values[index], self.noise[index], reasons, further, times)
 
 
 class Rows:
@@ -186,6 +212,8 @@ class Rows:
         noise: (N,) known variances, else NaN.
         further: (N, m - 1) of m outcomes, the values after the first; without columns before the
             first is told.
+        times: (N, 3) when a row was asked for and when it was told, in seconds since 1970, and the
+            seconds that its evaluation took; NaN where unknown.
         told: (N,) whether the row has failed or has a value of every outcome; it is pending
             otherwise.
         reasons: why an evaluation failed, by row.
@@ -199,6 +227,7 @@ class Rows:
         self.values = torch.empty(0, dtype=torch.float64, device="cpu")
         self.noise = torch.empty(0, dtype=torch.float64, device="cpu")
         self.further = torch.empty(0, 0, dtype=torch.float64, device="cpu")
+        self.times = torch.empty(0, 3, dtype=torch.float64, device="cpu")
         self.told = torch.empty(0, dtype=torch.bool, device="cpu")
         self.reasons: dict[int, str] = {}
         self.observed: list[int] = []
@@ -237,8 +266,12 @@ class Rows:
         """Whether values come with their variances; ``None`` before the first."""
         return None if not self.observed else not math.isnan(self.noise[self.observed[0]].item())
 
-    def append(self, X: Tensor, asks: int | Tensor) -> list[int]:
-        """Add rows without a value, of one ask or each (n,) of its own; return their ids."""
+    def append(
+        self, X: Tensor, asks: int | Tensor, asked_at: float | Tensor = math.nan
+    ) -> list[int]:
+        """Add rows without a value, of one ask and its time or each (n,) of its own; return their
+        ids.
+        """
         first = len(self)
         new = len(X)
         self.X = torch.cat([self.X, X])
@@ -247,6 +280,8 @@ class Rows:
         self.noise = torch.cat([self.noise, X.new_full((new,), math.nan)])
         width = self.further.shape[1]
         self.further = torch.cat([self.further, X.new_full((new, width), math.nan)])
+        self.times = torch.cat([self.times, X.new_full((new, 3), math.nan)])
+        self.times[first:, 0] = asked_at
         self.told = torch.cat([self.told, torch.zeros(new, dtype=torch.bool, device="cpu")])
         return list(range(first, first + new))
 
@@ -258,6 +293,9 @@ class Rows:
         width = max(outcomes.further.shape[1], self.further.shape[1])
         self.further = _widened(self.further, width)
         self.further[index] = _widened(outcomes.further, width)
+        took = outcomes.times[:, 1]
+        self.times[index, 1] = outcomes.times[:, 0]
+        self.times[index, 2] = torch.where(took.isnan(), self.times[index, 2], took)
         whole = outcomes.are_whole
         self.told[index] = whole
         self.reasons |= {ids[position]: reason for position, reason in outcomes.reasons.items()}
@@ -266,7 +304,9 @@ class Rows:
 
     def forget(self, ids: Sequence[int]) -> None:
         """Make rows that failed pending again."""
-        self.told[torch.tensor(ids, dtype=torch.long, device="cpu")] = False
+        index = torch.tensor(ids, dtype=torch.long, device="cpu")
+        self.told[index] = False
+        self.times[index, 1:] = math.nan
         for row in ids:
             del self.reasons[row]
 
@@ -373,6 +413,7 @@ def read_told(
     noise: Any = None,
     reasons: Mapping[int, str] | None = None,
     names: Sequence[str] = (),
+    seconds: Any = None,
 ) -> tuple[list[int], Outcomes]:
     """Read what ``Study.tell`` is given: ids, and as many outcomes.
 
@@ -390,6 +431,8 @@ def read_told(
             f"`values` must have one entry for each of the {len(ids)} `ids`, got"
             f" {len(outcomes.values)}."
         )
+    if seconds is not None:
+        outcomes = outcomes.taking(seconds)
     if not reasons:
         return ids, outcomes
     if not isinstance(reasons, Mapping):

@@ -30,7 +30,10 @@ SUFFIXES = (".csv", ".xlsx")
 READ_AT_ONCE = 2**20  # characters
 EMPTY = ("", "nan", "none", "na", "n/a", "-", "–")
 # What tables of this project have beside parameters and outcomes
-OTHERS = ("id", "status", "reason", "noise", "ask", "feasible", "front")
+OTHERS = (
+    *("id", "status", "reason", "noise", "ask", "asked", "told", "seconds"),
+    *("feasible", "front"),
+)
 
 
 def make_sheet(space: Space, ids: Sequence[int], X: Tensor, names: Sequence[str]) -> pd.DataFrame:

@@ -117,7 +117,7 @@ class Contents:
     def add_ask(
         self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
     ) -> None:
-        self.rows.append(X, ask.number)
+        self.rows.append(X, ask.number, cost.time)
         self.note_ask(ask, cost, num_queued)
 
     def note_ask(self, ask: Ask, cost: AskReport, num_queued: int) -> None:

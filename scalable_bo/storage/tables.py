@@ -232,6 +232,8 @@ def write_table(
             frame[name] = _translated(frame[name], guarded)
     if suffix == ".xlsx":
         require("openpyxl", extra="tables", user="An Excel file")
+        for name, column in frame.select_dtypes("datetimetz").items():
+            frame[name] = column.dt.tz_localize(None)  # a cell holds no time zone
         with path.open("wb") as stream:
             frame.rename(columns=_heading).to_excel(stream, engine="openpyxl")
         return

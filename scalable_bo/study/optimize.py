@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, call
+from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, call, timed
 from scalable_bo.evaluation.executors import by_threads, threads_beside
 from scalable_bo.evaluation.external import Command
 from scalable_bo.evaluation.failures import FailureLimit
@@ -57,6 +57,7 @@ class AskAndTell(Protocol):
         values: Any,
         noise: Any = None,
         reasons: Mapping[int, str] | None = None,
+        seconds: Any = None,
     ) -> None: ...
 
 
@@ -107,7 +108,7 @@ class _Loop:
         self._interruption = Interruption()
         self._limit = FailureLimit(run.max_failures, max(run.batch, FEWEST_FAILURES_IN_A_ROW))
         self.evaluator = Evaluator(
-            partial(_evaluation_by(run.objective), run.timeout, outcomes=run.study.outcomes),
+            partial(timed, _evaluation_by(run.objective), run.timeout, outcomes=run.study.outcomes),
             run.executor,
             run.timeout,
             self._is_over,
@@ -263,7 +264,8 @@ class _Loop:
                 )
             return
         failures = {one.id: one.failure for one in part if one.failure is not None}
-        self._study.tell([one.id for one in part], [one.told for one in part], reasons=failures)
+        ids, values, seconds = zip(*((one.id, one.told, one.seconds) for one in part), strict=True)
+        self._study.tell(ids, values, reasons=failures, seconds=seconds)
         self._to_retry.update(failures)
         self._failed += len(failures)
         self._limit.check(part)

@@ -349,12 +349,14 @@ class Study:
             return [self._record.rows.reasons.get(number) for number in ids]
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return all rows by id: the parameters, ``value``, ``noise``, ``status``, ``reason`` and
-        ``ask``.
+        """Return all rows by id: the parameters, ``value``, ``noise``, ``status``, ``reason``,
+        ``ask``, ``asked``, ``told`` and ``seconds``.
 
         ``status`` is "observed", "failed" for a ``reason``, or "pending", also beside the values of
-        some of several outcomes; ``ask`` is the number of the ask, 0 for added data. A column that
-        is named like a parameter gets an underscore.
+        some of several outcomes; ``ask`` is the number of the ask, 0 for added data. ``asked`` and
+        ``told`` are when the point was handed out and when what became of it was told last, in UTC;
+        ``seconds`` is how long its evaluation took. They are empty where unknown. A column that is
+        named like a parameter gets an underscore.
 
         Raises:
             ImportError: if pandas is not installed; the extra ``tables`` brings it.
@@ -396,7 +398,7 @@ class Study:
             X, ask, report = self._proposer.propose(q - num_queued, known, callback, candidates)
             X = torch.cat([known.queued, X])
             ids = self._record.add_ask(X, ask, report, num_queued)
-            self._last_ask = report
+            self._last_ask = self._record.costs[ask.number]
         rows = None if candidates is None else [None] * num_queued + candidates.rows
         return Batch(ids, self.space.to_dicts(X), X, rows)
 
@@ -442,6 +444,7 @@ class Study:
         values: Any = None,
         noise: Any = None,
         reasons: Mapping[int, str] | None = None,
+        seconds: Any = None,
     ) -> None:
         """Record the values of asked points. What is NaN, infinite or no number means that the
         evaluation failed; of several outcomes, if that holds for all of them. Values of some are
@@ -460,6 +463,7 @@ class Study:
             noise: known variances of the values, one for each id or one for all; ``None`` if they
                 are to be inferred.
             reasons: why evaluations failed, by id, in place of what their values say, which is NaN.
+            seconds: that each evaluation took, NaN where unknown; ``None`` if all are.
         Raises:
             TypeError: if ``ids`` are no whole numbers, or ``values`` is no sequence.
             ValueError: if the lengths differ, an id is unknown, repeated or was told another value,
@@ -470,7 +474,7 @@ class Study:
         ids = ids.ids if isinstance(ids, Batch) else ids
         if values is None and (isinstance(ids, str | os.PathLike) or hasattr(ids, "columns")):
             ids, values, noise, reasons = self._read_filled(ids)
-        self._record.tell(*read_told(ids, values, noise, reasons, self.outcomes))
+        self._record.tell(*read_told(ids, values, noise, reasons, self.outcomes, seconds))
 
     def sheet(self, batch: Batch) -> pd.DataFrame:
         """Return points as a table for people: by ``id`` the parameters, an empty column for each

@@ -18,7 +18,9 @@ class Notes:
         self.after: list[int] = []
         self.may_go_on = threading.Event()
 
-    def tell(self, ids: Any, values: Any, noise: Any = None, reasons: Any = None) -> None:
+    def tell(
+        self, ids: Any, values: Any, noise: Any = None, reasons: Any = None, seconds: Any = None
+    ) -> None:
         assert self.may_go_on.wait(60)
         if 13.0 in values:
             raise ValueError("unlucky")

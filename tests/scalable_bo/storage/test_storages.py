@@ -18,6 +18,7 @@ from scalable_bo.storage.shared import SQLStorage
 from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.storage.storage import Ask, Change, MemoryStorage, Source, Storage
 from scalable_bo.study.study import Study
+from tests.scalable_bo.frames import timeless
 from tests.scalable_bo.postgres import serving
 from tests.scalable_bo.storage.toy_storage import Diary
 
@@ -102,6 +103,19 @@ def test_what_was_stored_comes_back_to_the_last_bit(reopen: Callable[[], Storage
     assert found.asks == [Ask(1, 2, 2, 2, None), Ask(2, 1, 2, 3, True)]
     assert found.costs == {1: COST, 2: AskReport()}
     assert found.sources == [Source("history", "abc", 0, 3)]
+
+
+def test_times_come_back_to_the_last_bit(reopen: Callable[[], Storage]) -> None:
+    storage = reopen()
+    fill(storage)
+    X = torch.zeros(2, 2, dtype=torch.float64)
+    storage.add_ask(Ask(3, 2, 4, 3, True), AskReport(time=1.7e9 + 0.1), 6, X)
+    storage.add_outcomes([7], Outcomes.of([1.0]).taking([0.3]).told_at(1.7e9 + 0.7), 6)
+    expected = [[1.7e9 + 0.1, math.nan, math.nan], [1.7e9 + 0.1, 1.7e9 + 0.7, 0.3]]
+    for found in (storage.load(2), reopen().load(2)):
+        assert str(found.rows.times[6:].tolist()) == str(expected)
+        assert found.rows.times[:6].isnan().all()
+        assert found.costs[3].time == 1.7e9 + 0.1
 
 
 def test_a_queue_is_kept_in_its_order_until_its_points_are_asked_for(
@@ -214,7 +228,7 @@ def test_a_study_that_is_opened_for_every_step_is_one_that_never_closed(
         with Study(SPACE, storage=reopen(), **options) as study:
             step(study)
     study = Study(SPACE, storage=reopen(), **options)
-    assert study.to_dataframe().equals(never_closed.to_dataframe())
+    assert timeless(study).equals(timeless(never_closed))
     assert study.num_asks == 4
     assert study.model is None
     with pytest.raises(ValueError, match="made with other settings:\n  seed: stored 3, given 4"):

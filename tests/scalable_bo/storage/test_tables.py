@@ -32,7 +32,9 @@ choices = st.lists(
     max_size=5,
     unique=True,
 )
-names = texts | st.sampled_from(["id", "value", "status", "reason", "noise", "ask", "x", "x_"])
+names = texts | st.sampled_from(
+    ["id", "value", "status", "reason", "noise", "ask", "told", "x", "x_"]
+)
 MIXED = [
     ["scale", "auto", 0.1],
     [True, False, "auto"],

@@ -51,7 +51,8 @@ class Diary:
                 ask = Ask(**line["ask"])
                 contents.asks.append(ask)
                 contents.costs[ask.number] = AskReport(**line["cost"])
-                rows.append(torch.tensor(line["X"], dtype=torch.float64), ask.number)
+                X = torch.tensor(line["X"], dtype=torch.float64)
+                rows.append(X, ask.number, line["cost"]["time"])
             elif line["kind"] == "outcomes":
                 rows.record(line["ids"], read(line["outcomes"]))
             elif line["kind"] == "source":
@@ -107,9 +108,11 @@ class Diary:
 
 def written(outcomes: Outcomes) -> list[Any]:
     reasons = list(outcomes.reasons.items())
-    return [outcomes.values.tolist(), outcomes.noise.tolist(), outcomes.further.tolist(), reasons]
+    parts = (outcomes.values, outcomes.noise, outcomes.further, outcomes.times)
+    return [*(part.tolist() for part in parts), reasons]
 
 
 def read(parts: list[Any]) -> Outcomes:
-    values, noise, further = (torch.tensor(part, dtype=torch.float64) for part in parts[:3])
-    return Outcomes(values, noise, dict(parts[3]), further)
+    *tensors, reasons = parts
+    values, noise, further, times = (torch.tensor(t, dtype=torch.float64) for t in tensors)
+    return Outcomes(values, noise, dict(reasons), further, times)

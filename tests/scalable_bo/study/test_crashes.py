@@ -12,6 +12,7 @@ import pytest
 
 from scalable_bo.study.study import Study
 from tests.scalable_bo.crashes import FAULTS, open_study, start, work
+from tests.scalable_bo.frames import timeless
 
 NUM_POINTS = 18
 QUICK_FAULTS = (
@@ -56,7 +57,7 @@ def test_a_study_killed_at_any_step_goes_on_to_the_same_design(
         assert_logged_is_stored(path, study)
         assert len(study.to_dataframe()) < 60 + NUM_POINTS
     with work(path, NUM_POINTS, 60) as study:
-        assert study.to_dataframe().equals(uninterrupted.to_dataframe())
+        assert timeless(study).equals(timeless(uninterrupted))
 
 
 def test_a_study_that_is_opened_for_every_step_is_one_that_never_closed(
@@ -65,7 +66,7 @@ def test_a_study_that_is_opened_for_every_step_is_one_that_never_closed(
     for num_points in range(3, NUM_POINTS + 1, 3):
         work(tmp_path, num_points, 60).close()
     with open_study(tmp_path) as study:
-        assert study.to_dataframe().equals(uninterrupted.to_dataframe())
+        assert timeless(study).equals(timeless(uninterrupted))
 
 
 @pytest.mark.parametrize(("num_broken", "num_warnings"), [(1, 1), (2, 2)])
@@ -82,7 +83,7 @@ def test_broken_checkpoints_are_made_up_for_from_the_rows(
         work(tmp_path, NUM_POINTS, 60) as study,
     ):
         assert len(caught) == num_warnings
-        assert study.to_dataframe().equals(uninterrupted.to_dataframe())
+        assert timeless(study).equals(timeless(uninterrupted))
 
 
 @pytest.mark.slow
@@ -107,7 +108,7 @@ def test_fifty_kills_at_random_instants_lose_nothing(tmp_path: Path) -> None:
             num_points = len(study.to_dataframe()) - 60 + 3
     assert num_points >= 20
     with work(path, num_points, 60) as study:
-        assert study.to_dataframe().equals(work(None, num_points, 60).to_dataframe())
+        assert timeless(study).equals(timeless(work(None, num_points, 60)))
 
 
 def kill_after(path: Path, num_lines: int, seconds: float, num_rows: int) -> bool:

@@ -28,6 +28,7 @@ from scalable_bo.storage.parquet import LONGEST_TEXT
 from scalable_bo.storage.repair import repair
 from scalable_bo.storage.sqlite import append, connect
 from scalable_bo.study.study import Study
+from tests.scalable_bo.frames import timeless
 from tests.scalable_bo.storage.test_storage import checkpoint
 
 QUICK = partial(
@@ -339,7 +340,7 @@ def test_texts_in_a_parquet_file_are_read_however_they_are_stored(tmp_path: Path
         frame.astype({"kind": kind}).to_parquet(path := tmp_path / f"{kind}.parquet")
         study = Study(KINDS, maximize=True)
         study.add_data(path, target="score")
-        frames.append(study.to_dataframe())
+        frames.append(timeless(study))
     assert frames[0]["kind"].tolist() == ["a", "b", "a"]
     assert frames[0].equals(frames[1])
     assert frames[0].equals(frames[2])
