@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.axes import Axes
-
 from acquisition.strategies import STRATEGIES
 from benchmarks.league.registry import PEERS
 from benchmarks.league.standings import Division, divisions, mean_ranks
-from scalable_bo.experiments.plots import COLOURS, GREY, new_figure, save_figure, shared_legend
+from scalable_bo.experiments.plots import COLOURS, GREY, Line, Panel, draw
 from scalable_bo.experiments.records import Record
 
 # Optimisers keep their hues from plot to plot: these, and further ones, mostly of Tol's
@@ -37,30 +35,23 @@ def plot_optimisers(records: Sequence[Record], path: Path) -> None:
             "`records` must hold at least one complete run, and one by the same seed of all"
             f" optimisers of its problem, got {len(records)}. Run them by the same seeds."
         )
-    figure = new_figure(4.8 * len(found), 4.6)
-    panels: list[Axes] = list(figure.subplots(1, len(found), squeeze=False)[0])
-    for panel, division in zip(panels, found, strict=True):
-        steps = list(range(division.q, division.budget, division.q))
-        steps.append(division.budget)
+    most = max(len(division.optimisers) for division in found)
+    panels = []
+    for division in found:
+        steps = [*range(division.q, division.budget, division.q), division.budget]
         partial = _partial(division)
+        lines = []
         for name, ranks in mean_ranks(division, steps).items():
             ours = name in STRATEGIES
-            panel.plot(
-                steps,
-                ranks,
-                ":" if name in partial else "-" if ours else "--",
-                color=optimiser_colours()[name],
-                linewidth=2.5 if ours else 1.5,
-                label=name,
-            )
-        panel.invert_yaxis()
+            linestyle = ":" if name in partial else "-" if ours else "--"
+            style = {"color": optimiser_colours()[name], "linestyle": linestyle, "label": name}
+            lines.append(Line(ranks, steps, style=style | {"linewidth": 2.5 if ours else 1.5}))
         notes = [f"dotted: {name}, on {count}" for name, count in partial.items()]
         below = ["evaluations", f"ranks on {len(division.medians)} problems", *notes]
-        panel.set(xlabel="\n".join(below), title=division.title)
-        panel.title.set_fontsize("small")
-    panels[0].set_ylabel("mean rank of the median regret")
-    shared_legend(figure, panels, 4 if len(panels) > 1 else 3)
-    save_figure(figure, path)
+        labels = {"xlabel": "\n".join(below), "ylabel": "mean rank of the median regret"}
+        labels["title"] = division.title
+        panels.append(Panel(lines, labels | {"ylim": (most + 0.5, 0.5)}))
+    draw([panels], path)
 
 
 def _partial(division: Division) -> dict[str, int]:

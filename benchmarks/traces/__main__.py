@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +16,6 @@ from scalable_bo.cli.console import (
     check_device,
     check_folder,
     count,
-    print_table,
     read_names,
     under_torchrun,
 )
@@ -103,6 +101,7 @@ class TracesCommand:
 
         from benchmarks.traces.plots import plot_solvers
         from scalable_bo.cli.running import run_and_show
+        from scalable_bo.cli.summaries import print_records
 
         def written(records: list[Record]) -> str:
             checkpoints = sum(len(record["checkpoints"]) for record in records)
@@ -116,23 +115,8 @@ class TracesCommand:
             draw=lambda records: plot_solvers(records, plot),
             written=written,
         )
-        print_traces(records)
+        print_records("Each solver's last checkpoint", TraceCell, ("solver",), records)
         typer.echo(f"{count(records, 'record')} in {self.out}, plot in {plot}")
-
-
-def print_traces(records: Sequence[Record]) -> None:
-    """Print where each solver's trace ended."""
-    from scalable_bo.experiments.formats import number
-
-    formats = {"epochs": ".1f", "seconds": ".1f", "residual": ".1e", "mean_error": ".1e"}
-    formats["test_rmse"] = ".4f"
-    rows = [
-        [record["settings"]["solver"]]
-        + [number(record["checkpoints"][-1][key], digits) for key, digits in formats.items()]
-        for record in records
-    ]
-    numbers = ("epochs", "seconds", "residual", "to exact\nmean", "test\nRMSE")
-    print_table("Each solver's last checkpoint", ("solver",), numbers, rows)
 
 
 if __name__ == "__main__":

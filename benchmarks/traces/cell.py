@@ -121,6 +121,13 @@ class TraceCell(Cell[System]):
 
     experiment: ClassVar[str] = "solvers"
     steps: ClassVar[str | None] = "checkpoints"
+    told = (
+        ("epochs", "epochs", ".1f"),
+        ("seconds", "seconds", ".1f"),
+        ("residual", "residual", ".1e"),
+        ("mean_error", "to the exact mean", ".1e"),
+        ("test_rmse", "test RMSE", ".4f"),
+    )
     solver: str
     problem: str = "pol"
     split: int = 0
@@ -251,15 +258,6 @@ class TraceCell(Cell[System]):
             seconds = time.perf_counter() - start
             checkpoints.append({"budget": budget, "seconds": seconds} | score(solution))
             yield record | {"complete": number == len(budgets)}
-
-    def describe(self, record: Record) -> str:
-        last = record["checkpoints"][-1]
-        error = last["mean_error"]
-        distance = "" if error is None else f", {error:.1e} from the exact mean"
-        return (
-            f"{self.solver}: {last['epochs']:.1f} epochs, {last['seconds']:.1f} s,"
-            f" residual {last['residual']:.1e}, test RMSE {last['test_rmse']:.4f}{distance}"
-        )
 
 
 def load_system(cell: TraceCell) -> System:

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from matplotlib.ticker import NullFormatter
-
-from scalable_bo.experiments.plots import (
-    COLOURS,
-    GREY,
-    colour_of,
-    new_figure,
-    save_figure,
-    shared_legend,
-)
+from scalable_bo.experiments.plots import COLOURS, GREY, Line, Panel, colour_of, draw
 from scalable_bo.experiments.records import Record
 
 _TRACED = (
@@ -24,6 +16,7 @@ _TRACED = (
     ("weights_error", "weights, ‖w − w*‖"),
     ("rkhs_error", "RKHS, ‖w − w*‖$_K$"),
 )
+_AXES = {"epochs": "epochs, n² kernel entries", "seconds": "seconds"}
 
 
 def plot_solvers(records: Sequence[Record], path: Path) -> None:
@@ -39,42 +32,33 @@ def plot_solvers(records: Sequence[Record], path: Path) -> None:
     traces = [record for record in records if record["checkpoints"]]
     if not traces:
         raise ValueError("`records` must hold at least one trace with a checkpoint, got none.")
-    metrics = [
-        (key, title) for key, title in _TRACED if any(_positive(trace, key) for trace in traces)
-    ]
-    figure = new_figure(9.5, 0.9 + 2.5 * len(metrics))
-    panels = figure.subplots(len(metrics), 2, squeeze=False, sharey="row", sharex="col")
-    for row, (key, title) in zip(panels, metrics, strict=True):
-        for panel, axis in zip(row, ("epochs", "seconds"), strict=True):
-            for index, trace in enumerate(traces):
-                points = _positive(trace, key)
-                style = "o-" if index < len(COLOURS) else "s--"
-                label = trace["settings"]["solver"]
-                panel.plot(
-                    [p[axis] for p in points],
-                    [p[key] for p in points],
-                    style,
-                    color=colour_of(index),
-                    label=label,
-                    markersize=3.5,
-                )
-            panel.set(xscale="log", yscale="log")
-            panel.xaxis.set_minor_formatter(NullFormatter())
-            if key == "test_rmse" and traces[0]["exact_test_rmse"] is not None:
-                panel.axhline(
-                    traces[0]["exact_test_rmse"], color=GREY, linestyle="--", label="exact"
-                )
-        row[0].set_ylabel(title)
-    shared_legend(figure, panels[:, 0], 7)
-    panels[-1][0].set_xlabel("epochs, n² kernel entries")
-    panels[-1][1].set_xlabel("seconds")
-    settings = traces[0]["settings"]
-    n = traces[0]["num_train"]
-    figure.suptitle(
-        f"Solvers on {settings['problem']}: n = {n}, noise variance {traces[0]['noise']:.2g}",
-        fontsize="medium",
-    )
-    save_figure(figure, path)
+    exact = traces[0]["exact_test_rmse"]
+    level = Line([exact], style={"color": GREY, "linestyle": "--", "label": "exact"})
+    rows = []
+    for key, title in _TRACED:
+        if any(_positive(trace, key) for trace in traces):
+            has_level = key == "test_rmse" and exact is not None
+            rows.append(
+                [
+                    Panel(
+                        [*_lines(traces, axis, key), *([level] if has_level else [])],
+                        {"xscale": "log", "yscale": "log", "xlabel": label, "ylabel": title},
+                    )
+                    for axis, label in _AXES.items()
+                ]
+            )
+    problem, n, noise = traces[0]["settings"]["problem"], traces[0]["num_train"], traces[0]["noise"]
+    draw(rows, path, f"Solvers on {problem}: n = {n}, noise variance {noise:.2g}")
+
+
+def _lines(traces: list[Record], axis: str, key: str) -> list[Line]:
+    lines = []
+    for index, trace in enumerate(traces):
+        points = _positive(trace, key)
+        style: dict[str, Any] = {"color": colour_of(index), "label": trace["settings"]["solver"]}
+        style |= {"marker": "o"} if index < len(COLOURS) else {"marker": "s", "linestyle": "--"}
+        lines.append(Line([p[key] for p in points], [p[axis] for p in points], style=style))
+    return lines
 
 
 def _positive(trace: Record, key: str) -> list[Record]:

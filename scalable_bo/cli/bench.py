@@ -263,11 +263,12 @@ class RegressionCommand:
             check_folder(self.out)
 
         from scalable_bo.cli.running import run_and_show
-        from scalable_bo.cli.summaries import print_regression
+        from scalable_bo.cli.summaries import print_records
         from scalable_bo.experiments.tables import REGRESSION
 
         records = run_and_show(cells, self.out, rerun=self.rerun, table=REGRESSION)
-        print_regression(records)
+        title = "Regression on standardised targets"
+        print_records(title, RegressionCell, ("data", "split", "solver"), records)
         typer.echo(
             f"{count(records, 'record')} in {self.out}, with all others there in"
             f" {self.out / 'regression.md'}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from scalable_bo.cli.console import count, print_table
+from scalable_bo.experiments.cells import Cell
 from scalable_bo.experiments.formats import exact, number, plus_minus
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.thompson.table import Summary
@@ -36,14 +38,15 @@ def print_thompson(summaries: Sequence[Summary], num_rounds: int) -> None:
     )
 
 
-def print_regression(records: Sequence[Record]) -> None:
-    """Print the scores of regression cells, a row each."""
-    names = ("data", "split", "solver")
-    formats = {"rmse": ".4f", "nll": ".4f", "residual": ".1e", "epochs": ".1f", "seconds": ".1f"}
+def print_records(
+    title: str, kind: type[Cell[Any]], names: Sequence[str], records: Sequence[Record]
+) -> None:
+    """Print the numbers that a kind of cell tells, a row a record, named by some of its
+    settings.
+    """
     rows = [
         [str(record["settings"][name]) for name in names]
-        + [number(record[key], digits) for key, digits in formats.items()]
+        + [number(kind.last_step(record)[key], digits) for key, _, digits in kind.told]
         for record in records
     ]
-    numbers = ("RMSE", "NLL", "residual", "epochs", "seconds")
-    print_table("Regression on standardised targets", names, numbers, rows)
+    print_table(title, names, [word for _, word, _ in kind.told], rows)

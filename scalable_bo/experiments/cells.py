@@ -65,14 +65,17 @@ class Cell(ABC, Generic[Data]):
                 step has no use for it.
         """
 
+    @classmethod
+    def last_step(cls, record: Record) -> Record:
+        """Return the part of a record that came last."""
+        last: Record = record if cls.steps is None else record[cls.steps][-1]
+        return last
+
     def describe(self, record: Record) -> str:
         """Return one line on the last step of a record."""
-        step = record if self.steps is None else record[self.steps][-1]
-        words = [
-            f"{word} {step[key]:{digits}}"
-            for key, word, digits in self.told
-            if step.get(key) is not None
-        ]
+        last = self.last_step(record)
+        told = [(word, last.get(key), digits) for key, word, digits in self.told]
+        words = [f"{word} {value:{digits}}" for word, value, digits in told if value is not None]
         return f"{self.name}: {', '.join(words)}"
 
     def settings(self) -> dict[str, Any]:

@@ -1,11 +1,12 @@
-"""The figure of the Thompson benchmark, drawn from its records without a display, and what figures
-of benchmarks share.
+"""Figures of benchmarks, drawn from their records without a display: panels of lines, and that of
+the Thompson benchmark.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,77 @@ require("matplotlib", extra="bench", user="`scalable-bo bench`")
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 # Okabe and Ito's colours, told apart by colour-blind readers; random search is grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY = "#777777"
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points (x, y) joined by a line, or without ``x`` a level.
+
+    Attributes:
+        errors: half the heights of a band around the line.
+        style: arguments of ``Axes.plot``.
+    """
+
+    y: Sequence[float]
+    x: Sequence[float] | None = None
+    errors: Sequence[float] = ()
+    style: dict[str, Any] = field(default_factory=dict)
+
+    def draw(self, axes: Axes) -> None:
+        if self.x is None:
+            axes.axhline(self.y[0], **self.style)
+            return
+        axes.plot(self.x, self.y, **{"markersize": 3.5} | self.style)
+        if self.errors:
+            low = [y - error for y, error in zip(self.y, self.errors, strict=True)]
+            high = [y + error for y, error in zip(self.y, self.errors, strict=True)]
+            axes.fill_between(self.x, low, high, color=self.style["color"], alpha=0.18, linewidth=0)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Lines, and what ``Axes.set`` says of their axes."""
+
+    lines: Sequence[Line]
+    settings: dict[str, Any]
+
+    def draw(self, axes: Axes) -> None:
+        for line in self.lines:
+            line.draw(axes)
+        axes.set(**self.settings)
+        if axes.get_xscale() == "log":
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        elif all(isinstance(x, int) for line in self.lines for x in line.x or ()):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.title.set_fontsize("small")
+        axes.grid(color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.label_outer()
+
+
+def draw(rows: Sequence[Sequence[Panel]], path: Path, title: str = "") -> None:
+    """Draw rows of panels, which share the axes of rows and columns, above a legend of all lines,
+    and write the PNG.
+    """
+    height, width = len(rows), len(rows[0])
+    size = (4.8 * width, 0.9 + 3.4 * height)
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    axes = figure.subplots(height, width, squeeze=False, sharex="col", sharey="row")
+    named: dict[str, Any] = {}
+    for panel, place in zip((panel for row in rows for panel in row), axes.flat, strict=True):
+        panel.draw(place)
+        named |= dict(zip(*reversed(place.get_legend_handles_labels()), strict=True))
+    figure.legend(named.values(), named, loc="outside lower center", ncols=2 * width, frameon=False)
+    figure.suptitle(title, fontsize="medium")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        FigureCanvasAgg(figure).print_png(temporary)
 
 
 def plot_thompson(records: Sequence[Record], path: Path) -> None:
@@ -43,63 +111,42 @@ def plot_thompson(records: Sequence[Record], path: Path) -> None:
     groups = comparable(records)
     if not groups:
         raise ValueError("`records` must hold at least one run with a round, got none.")
-    lengthscales = list(dict.fromkeys(lengthscale for _, lengthscale in groups))
-    solvers = list(dict.fromkeys(solver for solver, _ in groups))
     preset = records[0]["settings"]["preset"]
-    figure = new_figure(9.5, 0.9 + 3.4 * len(lengthscales))
-    panels = figure.subplots(len(lengthscales), 2, squeeze=False, sharey="row")
-    for (left, right), lengthscale in zip(panels, lengthscales, strict=True):
+    solvers = list(dict.fromkeys(solver for solver, _ in groups))
+    rows = []
+    for lengthscale in dict.fromkeys(lengthscale for _, lengthscale in groups):
         here = {solver: runs for (solver, one), runs in groups.items() if one == lengthscale}
+        left, right = [], []
         for solver, runs in here.items():
-            colour = colour_of(solvers.index(solver))
-            values = [[run["initial"], *run["rounds"]] for run in runs]
+            style = {"color": colour_of(solvers.index(solver)), "marker": "o"}
             label = f"{name_of(runs)} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"
-            _draw(left, range(len(values[0])), values, colour, label)
-            _draw(right, _mean_seconds(runs), values, colour, label)
+            values = [[run["initial"], *run["rounds"]] for run in runs]
+            left.append(_line(range(len(values[0])), values, style | {"label": label}))
+            right.append(_line(_mean_seconds(runs), values, style))
         most = max(here.values(), key=lambda runs: (len(runs[0]["rounds"]), len(runs)))
-        random_search = [[run["initial"], *run["random_search"]["rounds"]] for run in most]
-        _draw(
-            left,
-            range(len(random_search[0])),
-            random_search,
-            GREY,
-            "random search",
-            linestyle="--",
-            marker="",
-        )
-        level, _ = mean_and_error([values[-1]["best_noiseless"] for values in random_search])
-        right.axhline(level, color=GREY, linestyle="--")
-        left.set_ylabel(f"best noiseless value (lengthscale {exact(lengthscale)})")
-        left.xaxis.get_major_locator().set_params(integer=True)
-        right.set_xlim(left=0)
-    shared_legend(figure, panels[0, :1], 4)
-    panels[-1][0].set_xlabel(f"rounds of {preset['q']} points")
-    panels[-1][1].set_xlabel("seconds, solve and acquisition")
-    figure.suptitle(
+        random = [[run["initial"], *run["random_search"]["rounds"]] for run in most]
+        dashed = {"color": GREY, "linestyle": "--"}
+        left.append(_line(range(len(random[0])), random, dashed | {"label": "random search"}))
+        right.append(Line(left[-1].y[-1:], style=dashed))
+        best = f"best noiseless value (lengthscale {exact(lengthscale)})"
+        rounds = {"xlabel": f"rounds of {preset['q']} points", "ylabel": best}
+        seconds = {"xlabel": "seconds, solve and acquisition", "xlim": (0, None)}
+        rows.append((Panel(left, rounds), Panel(right, seconds)))
+    draw(
+        rows,
+        path,
         f"Parallel Thompson sampling, {preset['name']}: d = {preset['dim']},"
         f" {preset['num_initial']} initial points (mean ± standard error)",
-        fontsize="medium",
     )
-    save_figure(figure, path)
 
 
-def _draw(
-    panel: Axes,
-    x: Sequence[float],
-    values: list[list[Record]],
-    colour: str,
-    label: str,
-    **style: Any,
-) -> None:
+def _line(x: Sequence[float], values: list[list[Record]], style: dict[str, Any]) -> Line:
     columns = zip(*values, strict=True)
     means, errors = zip(
         *(mean_and_error([entry["best_noiseless"] for entry in column]) for column in columns),
         strict=True,
     )
-    panel.plot(x, means, color=colour, label=label, markersize=3.5, **({"marker": "o"} | style))
-    low = [mean - error for mean, error in zip(means, errors, strict=True)]
-    high = [mean + error for mean, error in zip(means, errors, strict=True)]
-    panel.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+    return Line(means, x, errors, style)
 
 
 def _mean_seconds(runs: list[Record]) -> list[float]:
@@ -113,36 +160,6 @@ def _mean_seconds(runs: list[Record]) -> list[float]:
             )
         )
     return seconds
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of this size in inches."""
-    return Figure(figsize=(width, height), dpi=150, layout="constrained")
-
-
-def shared_legend(figure: Figure, panels: Iterable[Axes], ncols: int) -> None:
-    """Draw one legend below, of all that these panels name."""
-    handles: dict[str, Any] = {}
-    for panel in panels:
-        handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
-    figure.legend(
-        handles.values(),
-        handles,
-        loc="outside lower center",
-        ncols=min(len(handles), ncols),
-        frameon=False,
-    )
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Draw the grid of all panels alike, and write the PNG."""
-    for panel in figure.axes:
-        panel.grid(color="#dddddd", linewidth=0.6)
-        panel.set_axisbelow(True)
-        panel.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        FigureCanvasAgg(figure).print_png(temporary)
 
 
 def colour_of(index: int) -> str:

@@ -61,15 +61,6 @@ from surrogates import (
 from surrogates.solvers.base import Callback
 
 Loaded = tuple[RegressionData, Hyperparameters]
-# The number of a record, how it is called in a line, and its format
-_DESCRIBED = (
-    ("rmse", "RMSE", ".4f"),
-    ("nll", "NLL", ".4f"),
-    ("residual", "residual", ".1e"),
-    ("error", "off by", ".2g"),
-    ("epochs", "epochs", ".1f"),
-    ("seconds", "seconds", ".1f"),
-)
 
 
 @dataclass(frozen=True)
@@ -97,6 +88,14 @@ class RegressionCell(Cell[Loaded]):
     """
 
     experiment: ClassVar[str] = "regression"
+    told = (
+        ("rmse", "RMSE", ".4f"),
+        ("nll", "NLL", ".4f"),
+        ("residual", "residual", ".1e"),
+        ("error", "off by", ".2g"),
+        ("epochs", "epochs", ".1f"),
+        ("seconds", "seconds", ".1f"),
+    )
     data: str
     split: int
     solver: str | Solver
@@ -265,17 +264,6 @@ class RegressionCell(Cell[Loaded]):
         if of_columns is None:
             return None
         return float((of_columns[:1] if self.mean_only else of_columns).max())
-
-    def describe(self, record: Record) -> str:
-        words = [
-            f"{word} {record[key]:{digits}}"
-            for key, word, digits in _DESCRIBED
-            if record.get(key) is not None
-        ]
-        which = " ".join(
-            [self.label, "split", str(self.split), name_of(self.solver), *self.variation]
-        )
-        return f"{which}: {', '.join(words)}"
 
 
 @dataclass(frozen=True)

@@ -209,17 +209,17 @@ def test_a_plot_is_drawn(tmp_path: Path) -> None:
 def test_a_plot_says_who_stands_on_some_of_the_problems_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    figures: list[Any] = []
-    monkeypatch.setattr(plots, "save_figure", lambda figure, path: figures.append(figure))
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "draw", lambda rows, path: drawn.extend(rows))
     runs = [
         *(record(name, 1.0) for name in ("auto", "cma", "sobol")),
         *(record(name, 1.0, problem="levy-4") for name in ("auto", "sobol")),
     ]
     plot_optimisers(runs, tmp_path / "plot.png")
-    (panel,) = figures[0].axes
-    assert "2 problems" in panel.get_xlabel()
-    assert panel.get_xlabel().endswith("dotted: cma, on 1")
-    styles = {line.get_label(): line.get_linestyle() for line in panel.lines}
+    ((panel,),) = drawn
+    assert "2 problems" in panel.settings["xlabel"]
+    assert panel.settings["xlabel"].endswith("dotted: cma, on 1")
+    styles = {line.style["label"]: line.style["linestyle"] for line in panel.lines}
     assert styles == {"auto": "-", "cma": ":", "sobol": "--"}
 
 

@@ -314,7 +314,9 @@ def test_regression_writes_records_and_a_table_and_keeps_what_is_finished(
     output = capsys.readouterr()
     lines = output.err.splitlines()
     assert len(lines) == 4
-    assert re.match(r"toy split 0 cg: RMSE 0\.\d{4}, residual .*, epochs .*, seconds", lines[0])
+    assert re.match(
+        r"regression_toy_0_cg_mean: RMSE 0\.\d{4}, residual .*, epochs .*, seconds", lines[0]
+    )
     assert (
         f"4 records in {out}, with all others there in {out / 'regression.md'}"
         in output.out.replace("\n", "")

@@ -78,7 +78,7 @@ def test_every_method_gives_a_mean_alone_and_a_record_in_plain_json(
     assert (record["num_train"], record["num_test"]) == (108, 12)
     assert {"seconds", "epochs", "residual", "settings", "environment", "method"} <= set(record)
     json.dumps(record)
-    assert f"toy split 0 {solver}" in run.describe(record)
+    assert run.describe(record).startswith(f"{run.name}: RMSE ")
     assert "NLL" not in run.describe(record)
 
 
