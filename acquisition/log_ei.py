@@ -37,7 +37,7 @@ from surrogates.models.data import data_sets
 from surrogates.operators.differentiable import CrossCovariance
 from surrogates.operators.linalg import jittered_cholesky
 from surrogates.operators.tiles import KernelTiles
-from surrogates.rules.data import DataSet
+from surrogates.rules.data_set import DataSet
 
 # Searches a set that is more than a box
 LIGHT_SAMPLER = partial(

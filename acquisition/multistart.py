@@ -16,7 +16,7 @@ from acquisition.constraints import FeasibleSet
 from surrogates import SamplePaths
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.tiles import tile_side
-from surrogates.systems.base import Rows
+from surrogates.systems.system import Rows
 
 ADAM_DECAYS = (0.9, 0.999)
 ADAM_EPSILON = 1e-8

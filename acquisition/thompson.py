@@ -51,9 +51,9 @@ from acquisition.selection import (
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, SamplePaths, checks, memory
 from surrogates.functions.paths import BatchPaths
-from surrogates.systems.base import Rows
 from surrogates.systems.processes import require_same, shares
 from surrogates.systems.shared_rows import SharedRows
+from surrogates.systems.system import Rows
 
 # Learning rate in units of the default proposal_std: a quarter of the lengthscale, measured best
 # for lengthscales 0.2 and 0.5

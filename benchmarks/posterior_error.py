@@ -41,7 +41,7 @@ from surrogates import (
     kernel_operator,
 )
 from surrogates.solvers.accuracy import PosteriorError
-from surrogates.systems.base import Targets
+from surrogates.systems.system import Targets
 
 NUM_PATHS = 256
 NUM_NEW = 300

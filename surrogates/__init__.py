@@ -19,24 +19,23 @@ from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.functions.spectra import register_kernel
 from surrogates.models.data import gaussian_likelihood
 from surrogates.models.fantasies import FantasyGP
-from surrogates.models.finite_features import FiniteFeatureGP
-from surrogates.models.inducing import InducingPathwiseGP
+from surrogates.models.finite_feature_gp import FiniteFeatureGP
+from surrogates.models.inducing_gp import InducingPathwiseGP
+from surrogates.models.multi_task import multi_task_kernel
 from surrogates.models.pathwise import PathwiseGP
 from surrogates.models.registrations import PathwiseSamplePath
 from surrogates.models.shared_paths import shared_paths
-from surrogates.models.tasks import multi_task_kernel
-from surrogates.models.variational import VariationalGP
+from surrogates.models.variational_gp import VariationalGP
 from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, kernel_operator
 from surrogates.operators.tanimoto import TanimotoKernel
+from surrogates.regressors.by_neighbours import predict_by_neighbours
 from surrogates.regressors.gp_regressor import GPRegressor
-from surrogates.regressors.neighbours import predict_by_neighbours
 from surrogates.regressors.nystrom_sgm import NystromSGM
 from surrogates.rules.finite_features_fit import fit_finite_features
 from surrogates.rules.finite_objective import SCGD, Minimax
 from surrogates.rules.inducing_points import choose_inducing_points
 from surrogates.rules.variational_fit import fit_variational
 from surrogates.solvers.auto import Auto
-from surrogates.solvers.base import IterativeSolver, Solver
 from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
@@ -44,8 +43,8 @@ from surrogates.solvers.run import Progress, Solution, UnsolvedWarning
 from surrogates.solvers.sdd import SDD
 from surrogates.solvers.sgd import SGD
 from surrogates.solvers.sketch_and_project import SketchAndProject
-from surrogates.systems.base import Targets
-from surrogates.systems.inducing import InducingSystem
+from surrogates.solvers.solver import IterativeSolver, Solver
+from surrogates.systems.inducing_system import InducingSystem
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import (
     Exact,
@@ -57,6 +56,7 @@ from surrogates.systems.preconditioners import (
 from surrogates.systems.processes import own_rows, processes
 from surrogates.systems.shared import DistributedKernelSystem
 from surrogates.systems.shared_rows import SharedRows
+from surrogates.systems.system import Targets
 
 __all__ = [
     "CG",

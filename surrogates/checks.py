@@ -195,7 +195,7 @@ def batch_of_points(X: Tensor, batch_shape: tuple[int, ...]) -> None:
         )
 
 
-def training_data(train_X: Any, train_Y: Any) -> tuple[Tensor, Tensor]:
+def inputs_and_targets(train_X: Any, train_Y: Any) -> tuple[Tensor, Tensor]:
     """Return X (*batch, n, d) and Y (*batch, n, m) if they are finite,
     of equal batch and length, dtype and device.
     """

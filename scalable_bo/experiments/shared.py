@@ -24,8 +24,8 @@ from torch import Tensor
 from scalable_bo.experiments.solvers import from_outside
 from surrogates import Cholesky, IterativeSolver, KernelSystem, Solution, Solver, kernel_operator
 from surrogates.atomic import write_atomically
-from surrogates.solvers.base import Callback
 from surrogates.solvers.registry import SOLVERS
+from surrogates.solvers.solver import Callback
 from surrogates.systems.processes import bytes_of_first, own_rows, processes
 from surrogates.systems.shared import DistributedKernelSystem
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from surrogates.operators.linalg import jittered_cholesky
-from surrogates.rules.data import DataSet
+from surrogates.rules.data_set import DataSet
 
 # Lengthscales of a rough part, in those of the kernel
 LENGTHSCALES = (0.3, 0.1, 0.03, 0.01)

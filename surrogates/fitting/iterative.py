@@ -27,8 +27,8 @@ from surrogates.rules.hyperparameters import (
     log_prior,
 )
 from surrogates.solvers.auto import Auto
-from surrogates.solvers.base import Solver
 from surrogates.solvers.run import Solution
+from surrogates.solvers.solver import Solver
 from surrogates.systems.kernel import KernelSystem
 
 PROBES = ("rademacher", "pathwise")

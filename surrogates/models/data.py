@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from surrogates import checks
 from surrogates.operators.forms import StationaryKernel
-from surrogates.rules.data import DataSet
+from surrogates.rules.data_set import DataSet
 from surrogates.rules.inducing_points import check_choice, choose_inducing_points
 
 DEFAULT_NUM_INDUCING = 1024

@@ -31,7 +31,7 @@ from surrogates.functions.paths import SamplePaths
 from surrogates.models.data import data_sets, indices, known_noise
 from surrogates.models.posterior import assemble, constant
 from surrogates.operators.linalg import jittered_cholesky
-from surrogates.rules.base import Covariance
+from surrogates.rules.rule import Covariance
 
 
 class FantasyGP(Model, FantasizeMixin):

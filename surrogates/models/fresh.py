@@ -41,11 +41,11 @@ from surrogates.models.data import (
 )
 from surrogates.models.double import ExactPosterior
 from surrogates.operators.forms import StationaryKernel
-from surrogates.rules.base import Rule
 from surrogates.rules.limits import check_range
-from surrogates.solvers.base import Solver
+from surrogates.rules.rule import Rule
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.run import Solution
+from surrogates.solvers.solver import Solver
 
 # Beyond, the exact covariance at 20 × 4 points, with gradients, costs more than that of 256 paths
 EXACT_UP_TO = 2000

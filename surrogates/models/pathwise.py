@@ -40,9 +40,9 @@ from surrogates.models.fantasies import FantasyGP, imagined, outputs_last
 from surrogates.models.fresh import FreshGP, as_given, direct_algebra
 from surrogates.models.posterior import assemble, constant, fine, path_distribution
 from surrogates.models.stored import load_model, save_model
-from surrogates.rules.base import Rule
+from surrogates.rules.rule import Rule
 from surrogates.rules.solved import AllData
-from surrogates.solvers.base import Callback, Solver
+from surrogates.solvers.solver import Callback, Solver
 from surrogates.systems.processes import require_same, shares
 
 DEFAULT_NUM_FEATURES = 2048
@@ -127,7 +127,7 @@ class PathwiseGP(FreshGP):
         seed: int = 0,
         memory_budget: int | None = None,
     ) -> None:
-        checks.training_data(train_X, train_Y)
+        checks.inputs_and_targets(train_X, train_Y)
         if train_Yvar is not None:
             check_noise(train_Yvar, train_Y)
         if solver is not None and not isinstance(solver, Solver):

@@ -38,8 +38,8 @@ from surrogates.operators.differentiable import Basis, KernelBasis, combine, com
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.rules.solved import COLUMNS_HELD, default_solver
 from surrogates.solvers.accuracy import PosteriorError
-from surrogates.systems.base import Targets
 from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.system import Targets
 
 
 class PathwiseSamplePath(SamplePath):

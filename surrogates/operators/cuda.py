@@ -39,7 +39,7 @@ def fused_matmul(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> Tensor | None
     kernels = _kernels_for(X, Z, W)
     if kernels is None or W.shape[1] > kernels.LARGEST_WIDTH:
         return None
-    product: Callable[..., Tensor] = kernels.matmul
+    product: Callable[..., Tensor] = kernels.product
     return _attempt(product, profile, X, Z, W)
 
 

@@ -26,7 +26,7 @@ PROGRAMS = 1024
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}
 
 
-def matmul(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> Tensor:
+def product(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> Tensor:
     """Return κ(X, Z) @ W, (m, s).
 
     Args:

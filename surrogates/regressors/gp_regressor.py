@@ -21,7 +21,7 @@ from surrogates.fitting.choice import fit
 from surrogates.models.fresh import EXACT_UP_TO
 from surrogates.models.pathwise import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
 from surrogates.restoring import restored_on_failure
-from surrogates.solvers.base import Solver
+from surrogates.solvers.solver import Solver
 
 BLOCK = 1024  # points at which one joint posterior is evaluated, to read off its diagonal
 MOST_JOINT = 20_000  # points of a covariance matrix that is returned

@@ -12,10 +12,10 @@ from torch import Tensor
 from surrogates.functions.draws import standard_normal
 from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
-from surrogates.rules.base import FiniteRank, Rule
-from surrogates.rules.data import DataSet
+from surrogates.rules.data_set import DataSet
+from surrogates.rules.rule import FiniteRank, Rule
 from surrogates.rules.weight_space import FeatureBasis, WeightPosterior, solve_weight_posterior
-from surrogates.solvers.base import Callback
+from surrogates.solvers.solver import Callback
 
 
 @dataclass(frozen=True)

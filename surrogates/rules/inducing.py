@@ -11,15 +11,15 @@ from torch import Tensor
 from surrogates import memory
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.linalg import stable_cholesky
-from surrogates.rules.base import FiniteRank, Rule
-from surrogates.rules.data import DataSet
+from surrogates.rules.data_set import DataSet
+from surrogates.rules.rule import FiniteRank, Rule
 from surrogates.rules.solved import DIRECT_SOLVE_UP_TO, SolvedRule
-from surrogates.solvers.base import Solver
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.inducing_error import InducingError
 from surrogates.solvers.sgd import SGD
-from surrogates.systems.base import Targets
-from surrogates.systems.inducing import InducingSystem
+from surrogates.solvers.solver import Solver
+from surrogates.systems.inducing_system import InducingSystem
+from surrogates.systems.system import Targets
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,19 +24,19 @@ from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import KernelBasis, combine
 from surrogates.operators.expressions import kernel_values
 from surrogates.operators.kernel_matrix import kernel_operator
-from surrogates.rules.base import Covariance, CovarianceWith, Rule
-from surrogates.rules.data import DataSet
+from surrogates.rules.data_set import DataSet
 from surrogates.rules.limits import check_codes
+from surrogates.rules.rule import Covariance, CovarianceWith, Rule
 from surrogates.solvers.accuracy import PosteriorError
 from surrogates.solvers.auto import Auto
-from surrogates.solvers.base import Callback, Solver
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.growing import extended
 from surrogates.solvers.run import Judge, Solution
-from surrogates.systems.base import Apply, LinearSystem, Targets, require_blocks
+from surrogates.solvers.solver import Callback, Solver
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.processes import own_rows
 from surrogates.systems.shared import DistributedKernelSystem
+from surrogates.systems.system import Apply, LinearSystem, Targets, require_blocks
 
 DIRECT_SOLVE_UP_TO = 4096
 # In the posterior's covariance: several feature draws average the features' own error out

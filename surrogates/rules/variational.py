@@ -31,12 +31,12 @@ from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.linalg import stable_cholesky
 from surrogates.operators.tiles import spans
-from surrogates.rules.base import FiniteRank, Rule
-from surrogates.rules.data import DataSet
+from surrogates.rules.data_set import DataSet
+from surrogates.rules.rule import FiniteRank, Rule
 from surrogates.rules.solved import draw_prior, settled
-from surrogates.solvers.base import Callback
-from surrogates.systems.base import Targets
-from surrogates.systems.inducing import InducingSystem
+from surrogates.solvers.solver import Callback
+from surrogates.systems.inducing_system import InducingSystem
+from surrogates.systems.system import Targets
 
 INDUCING_SQUARES_HELD = 6  # copies of an (m, m) matrix, in float64, at once
 CROSSES_HELD = 5  # copies of an (m, k) matrix, for k points, at once

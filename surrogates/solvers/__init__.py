@@ -1,7 +1,6 @@
 """Solvers of (K + Σ) W = B: each a frozen dataclass, which is its own configuration."""
 
 from surrogates.solvers.auto import Auto
-from surrogates.solvers.base import Callback, IterativeSolver, Solver
 from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
@@ -10,6 +9,7 @@ from surrogates.solvers.run import Progress, Solution, UnsolvedWarning
 from surrogates.solvers.sdd import SDD
 from surrogates.solvers.sgd import SGD
 from surrogates.solvers.sketch_and_project import SketchAndProject
+from surrogates.solvers.solver import Callback, IterativeSolver, Solver
 from surrogates.solvers.state import State
 
 __all__ = [

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from surrogates.solvers.state import State
-from surrogates.systems.base import Rows
+from surrogates.systems.system import Rows
 
 FASTEST = 0.5  # c of an exact block's scheme, to begin with and at most
 SLOWEST = 0.2

@@ -39,7 +39,7 @@ from surrogates.solvers.run import (
     groups_by,
     random_rows,
 )
-from surrogates.systems.base import Apply, BlockSystem, Targets
+from surrogates.systems.system import Apply, BlockSystem, Targets
 
 NUM_NEIGHBOURS = 15
 NEGLIGIBLE = 1e-3  # errors below are not examined further

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.operators.rates import rates_of
-from surrogates.solvers.base import IterativeSolver, Request, Solver, check_checkpoint
 from surrogates.solvers.cells import SMOOTH
 from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
@@ -23,8 +22,9 @@ from surrogates.solvers.cholesky import JITTER, Cholesky
 from surrogates.solvers.forecast import SpectrumModel
 from surrogates.solvers.run import TOLERANCE, TOO_LARGE, Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
-from surrogates.systems.base import Apply, BlockSystem, LinearSystem
+from surrogates.solvers.solver import IterativeSolver, Request, Solver, check_checkpoint
 from surrogates.systems.preconditioners import Nystrom
+from surrogates.systems.system import Apply, BlockSystem, LinearSystem
 
 # Cost of building a preconditioner of r columns in units of n r² operations, half of it the
 # triangular solve

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from surrogates.operators.linalg import jittered_cholesky
-from surrogates.systems.base import BlockSystem
 from surrogates.systems.preconditioners import column_factor
+from surrogates.systems.system import BlockSystem
 
 SAMPLER_RANK = 500
 

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from surrogates.operators.forms import StationaryKernel
 from surrogates.solvers.order import Order
-from surrogates.systems.base import BlockSystem
 from surrogates.systems.preconditioners import column_factor
+from surrogates.systems.system import BlockSystem
 
 SMOOTH = 0.03  # what half a block's columns leave of a smooth kernel's diagonal
 FROM_EVERYWHERE = 0.1  # of a part's rows

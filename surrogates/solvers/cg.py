@@ -6,11 +6,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.run import Start
+from surrogates.solvers.solver import IterativeSolver
 from surrogates.solvers.state import State
-from surrogates.systems.base import Apply, LinearSystem
-from surrogates.systems.preconditioners import Identity, Kept, Nystrom, Preconditioner
+from surrogates.systems.preconditioners import Computed, Identity, Nystrom, Preconditioner
+from surrogates.systems.system import Apply, LinearSystem
 
 
 @dataclass
@@ -55,7 +55,7 @@ class CG(IterativeSolver[LinearSystem, Apply, CGState]):
         if self.preconditioner is None:
             return self
         return replace(
-            self, preconditioner=Kept(self.preconditioner(system, generator), system.dtype)
+            self, preconditioner=Computed(self.preconditioner(system, generator), system.dtype)
         )
 
     def accepts(self, system: LinearSystem) -> LinearSystem:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from surrogates.solvers.order import Order
 from surrogates.solvers.state import State
-from surrogates.systems.base import Rows
+from surrogates.systems.system import Rows
 
 GROWTH_ALLOWED = 2.0  # a residual this many times the best seen means divergence, not noise
 STEP_REDUCTION = 0.25

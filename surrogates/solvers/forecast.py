@@ -16,8 +16,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from surrogates.systems.base import BlockSystem
 from surrogates.systems.preconditioners import column_factor
+from surrogates.systems.system import BlockSystem
 
 # columns: n / 20 in between
 SMALLEST_PROBE = 64

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from surrogates.solvers.cholesky import Cholesky
-from surrogates.systems.base import LinearSystem, require_blocks
+from surrogates.systems.system import LinearSystem, require_blocks
 
 
 def extended(system: LinearSystem, B: Tensor, W: Tensor) -> Tensor:

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from surrogates.operators.linalg import jittered_cholesky
 from surrogates.solvers.run import NUM_ROWS, Judge, groups_by, shuffled_rows
-from surrogates.systems.base import Apply, Targets
-from surrogates.systems.inducing import InducingSystem
+from surrogates.systems.inducing_system import InducingSystem
+from surrogates.systems.system import Apply, Targets
 
 
 @dataclass(eq=False)

@@ -10,12 +10,12 @@ from typing import Any
 
 from surrogates import checks
 from surrogates.solvers.auto import Auto
-from surrogates.solvers.base import Solver
 from surrogates.solvers.cg import CG
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.sdd import SDD
 from surrogates.solvers.sgd import SGD
 from surrogates.solvers.sketch_and_project import SketchAndProject
+from surrogates.solvers.solver import Solver
 
 # Each takes the settings of the solver's class by keyword, and has defaults for all of them
 SOLVERS: dict[str, Callable[..., Solver]] = {

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from surrogates.callers import warn
 from surrogates.solvers.state import Parts, State, parts, restore
-from surrogates.systems.base import Apply, BlockSystem, LinearSystem, Targets
+from surrogates.systems.system import Apply, BlockSystem, LinearSystem, Targets
 
 SystemT = TypeVar("SystemT", bound=LinearSystem)
 PreparedT = TypeVar("PreparedT")
@@ -265,7 +265,7 @@ class Solution:
             value=self.value.masked_fill(worse, 0.0),
             residual=self.residual.masked_fill(worse, 1.0),
             converged=self.converged & ~worse,
-            note=joined(self.note, ZEROS),
+            note=joined_notes(self.note, ZEROS),
         )
 
     def warn_if_unsolved(self, what: str) -> None:
@@ -538,7 +538,7 @@ class Run(Generic[SystemT]):
             lost = self.watched.rounded(columns, found - W).to(self.error)
             self.is_held[columns] = sweep.error * lost > self.allowed * sweep.residual
         if not bool((better | (self.residual[columns] < 1.0)).all()):
-            self.note = joined(self.note, ZEROS)
+            self.note = joined_notes(self.note, ZEROS)
         taken = columns[better]
         self.error[taken] = sweep.error[better]
         self.residual[taken] = sweep.residual[better]
@@ -622,7 +622,7 @@ def now() -> float:
     return time.perf_counter()
 
 
-def joined(note: str, further: str) -> str:
+def joined_notes(note: str, further: str) -> str:
     """Return both notes, without repeating one that the other contains."""
     return further if not note else note if further in note else f"{note}; {further}"
 

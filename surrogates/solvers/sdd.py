@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
 from surrogates.solvers.run import Start
-from surrogates.systems.base import BlockSystem, LinearSystem, require_blocks
+from surrogates.solvers.solver import IterativeSolver
+from surrogates.systems.system import BlockSystem, LinearSystem, require_blocks
 
 NUM_SAMPLED_BLOCKS = 3
 NUM_POWER_ITERATIONS = 10

@@ -9,10 +9,10 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.functions.features import RandomFeatures
 from surrogates.operators.forms import StationaryKernel
-from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
 from surrogates.solvers.run import Start
-from surrogates.systems.base import LinearSystem
+from surrogates.solvers.solver import IterativeSolver
+from surrogates.systems.system import LinearSystem
 
 DEFAULT_BATCH = 512
 # Of the kernel, 8 MiB of float32: read twice, they should still be in a cache

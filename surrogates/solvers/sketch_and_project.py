@@ -11,21 +11,21 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.operators.rates import factorisation_advantage
 from surrogates.solvers.acceleration import FASTEST, Momentum, accelerate
-from surrogates.solvers.base import IterativeSolver
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
 from surrogates.solvers.cells import Cells
 from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor, describe_reduction
 from surrogates.solvers.order import Order
 from surrogates.solvers.run import Start
+from surrogates.solvers.solver import IterativeSolver
 from surrogates.solvers.state import State
 from surrogates.solvers.turns import Turns
-from surrogates.systems.base import (
+from surrogates.systems.preconditioners import Exact, Identity, Nystrom, Preconditioner
+from surrogates.systems.system import (
     Apply,
     BlockSystem,
     LinearSystem,
     require_blocks,
 )
-from surrogates.systems.preconditioners import Exact, Identity, Nystrom, Preconditioner
 
 CPU = torch.device("cpu")
 NUM_POWER_ITERATIONS = 10

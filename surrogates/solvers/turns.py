@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from surrogates.solvers.order import Order
-from surrogates.systems.base import Apply, BlockSystem
+from surrogates.systems.system import Apply, BlockSystem
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from torch import Tensor
 from surrogates import memory
 from surrogates.operators.forms import StationaryKernel
 from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled
-from surrogates.systems.base import BlockSystem, Regression, Rows, Targets
+from surrogates.systems.system import BlockSystem, Regression, Rows, Targets
 
 
 class WithKernel:

@@ -20,7 +20,7 @@ from surrogates.operators.linalg import (
     stable_cholesky,
     times_inverse_transpose,
 )
-from surrogates.systems.base import Apply, BlockSystem, LinearSystem, require_blocks
+from surrogates.systems.system import Apply, BlockSystem, LinearSystem, require_blocks
 
 # With the columns of many paths, r columns of K and an r × r factorisation cost less than the
 # epochs that they save.
@@ -58,7 +58,7 @@ class Identity(Preconditioner):
 
 
 @dataclass(frozen=True)
-class Kept(Preconditioner):
+class Computed(Preconditioner):
     """A preconditioner that has been computed, for the one system that it belongs to, in whatever
     arithmetic.
 

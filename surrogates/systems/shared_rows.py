@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.systems.base import ORDERED_SIZES, Rows
 from surrogates.systems.processes import Send, contact, place, share
+from surrogates.systems.system import ORDERED_SIZES, Rows
 
 # Parts of all rows, within which and over which sums are taken in one order, however the rows are
 # shared: one process, two, four, eight and sixteen get the same to the last bit

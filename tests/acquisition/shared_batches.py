@@ -21,7 +21,7 @@ from surrogates import (
     UnsolvedWarning,
     gaussian_likelihood,
 )
-from surrogates.models.inducing import InducingPathwiseGP
+from surrogates.models.inducing_gp import InducingPathwiseGP
 from tests import problems
 from tests.surrogates.shared_rows import Results, as_bytes
 

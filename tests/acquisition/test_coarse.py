@@ -10,7 +10,7 @@ from acquisition import AcquisitionProgress, ParallelThompsonSampling, multistar
 from acquisition.multistart import coarse
 from surrogates import PathwiseGP, SamplePaths
 from surrogates.operators.differentiable import KernelBasis
-from surrogates.systems.base import Rows
+from surrogates.systems.system import Rows
 from tests import problems
 
 BOX = torch.tensor([[0.0, 0.0], [1.0, 1.0]])

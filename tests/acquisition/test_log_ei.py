@@ -23,7 +23,7 @@ from acquisition import (
 )
 from acquisition.log_ei import LogImprovement, _Posterior
 from surrogates import PathwiseGP, gaussian_likelihood
-from surrogates.rules.data import DataSet
+from surrogates.rules.data_set import DataSet
 from tests import problems
 
 BOX = torch.tensor([[-5.0, 100.0], [10.0, 300.0]], dtype=torch.float64)

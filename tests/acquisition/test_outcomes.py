@@ -16,7 +16,7 @@ from torch import Tensor
 from acquisition import ParallelThompsonSampling, ascend
 from acquisition.outcomes import OutcomePaths
 from surrogates import PathwiseGP, gaussian_likelihood
-from surrogates.systems.base import Rows
+from surrogates.systems.system import Rows
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 SMALL = {

@@ -8,7 +8,7 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
 from torch import Tensor
 
 from surrogates import KernelSystem, kernel_operator
-from surrogates.systems.base import Targets
+from surrogates.systems.system import Targets
 
 N = 600
 NUM_NEW = 200

@@ -36,11 +36,11 @@ from surrogates import (
 from surrogates.solvers.accuracy import PosteriorError
 from surrogates.solvers.run import Start
 from surrogates.systems import shared_rows
-from surrogates.systems.base import Targets
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import Apply, Exact
 from surrogates.systems.processes import own_rows
 from surrogates.systems.shared_rows import SharedRows
+from surrogates.systems.system import Targets
 from tests import problems
 from tests.forked import CONTEXT
 from tests.surrogates.exact_posteriors import PROBLEMS

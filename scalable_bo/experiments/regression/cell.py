@@ -58,7 +58,7 @@ from surrogates import (
     checks,
     kernel_operator,
 )
-from surrogates.solvers.base import Callback
+from surrogates.solvers.solver import Callback
 
 Loaded = tuple[RegressionData, Hyperparameters]
 

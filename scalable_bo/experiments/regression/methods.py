@@ -26,9 +26,9 @@ from surrogates import (
     Targets,
     checks,
 )
-from surrogates.models.variational import VariationalGP
-from surrogates.solvers.base import Request
+from surrogates.models.variational_gp import VariationalGP
 from surrogates.solvers.registry import SOLVERS
+from surrogates.solvers.solver import Request
 
 # The published settings of stochastic gradient descent in regression.
 _SGD_BATCH = 512

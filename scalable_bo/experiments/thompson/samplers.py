@@ -21,7 +21,7 @@ from scalable_bo.experiments.shared import num_processes
 from scalable_bo.experiments.solvers import from_outside, solver_for
 from scalable_bo.experiments.thompson.settings import ThompsonPreset
 from surrogates import Checkpoint, PathwiseGP, PriorPaths, Solver, UnsolvedWarning, checks
-from surrogates.models.variational import VariationalGP
+from surrogates.models.variational_gp import VariationalGP
 from surrogates.solvers.registry import SOLVERS
 
 SVGP = "svgp"

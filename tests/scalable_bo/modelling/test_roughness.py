@@ -8,7 +8,7 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 
 from scalable_bo.modelling.roughness import LENGTHSCALES, REMAINDER, evidence_of_roughness
-from surrogates.rules.data import DataSet
+from surrogates.rules.data_set import DataSet
 
 
 def clustered(n: int = 40) -> Tensor:

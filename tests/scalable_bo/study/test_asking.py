@@ -12,7 +12,7 @@ from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Float, Space
 from scalable_bo.study.study import Study
 from surrogates import CG, Solution
-from surrogates.solvers.base import Request
+from surrogates.solvers.solver import Request
 
 QUICK = partial(
     ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5

@@ -12,7 +12,7 @@ from surrogates import CG, Cholesky, PathwiseGP, Solution, fit_exact, fit_iterat
 from surrogates.fitting import iterative
 from surrogates.fitting.iterative import backward_log_likelihood, draw_probes
 from surrogates.rules.limits import LONGEST
-from surrogates.solvers.base import Request, Solver
+from surrogates.solvers.solver import Request, Solver
 from tests import problems
 from tests.problems import exact_likelihood
 

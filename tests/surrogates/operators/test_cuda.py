@@ -21,7 +21,7 @@ from surrogates.operators.tiles import (
     tiled_matmul_gradient,
     tiled_rowwise,
 )
-from surrogates.solvers.base import Solver
+from surrogates.solvers.solver import Solver
 from tests import problems
 from tests.pairs import each_pair
 from tests.problems import DIM, STATIONARY
@@ -163,8 +163,8 @@ class Kernels(SimpleNamespace):
     def __init__(self, error: Exception | None = None):
         super().__init__(calls=[], error=error)
 
-    def matmul(self, profile: str, X: Tensor, Z: Tensor, W: Tensor) -> Tensor:
-        self._called("matmul")
+    def product(self, profile: str, X: Tensor, Z: Tensor, W: Tensor) -> Tensor:
+        self._called("product")
         return 2.0 * PROFILES[profile].value(torch.cdist(X, Z).square(), torch.ones(()).to(X)) @ W
 
     def rowwise(self, profile: str, X: Tensor, Z: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,7 +191,7 @@ def test_products_with_few_columns_are_fused(kernels: Kernels) -> None:
     K = stationary_tiles()
     W = problems.normal(N, S)
     torch.testing.assert_close(tiled_matmul(K, W), 2.0 * K.tile(WHOLE, WHOLE) @ W)
-    assert kernels.calls == ["matmul"]
+    assert kernels.calls == ["product"]
 
 
 def test_path_gradients_are_fused_and_in_the_units_of_all_inputs(kernels: Kernels) -> None:
@@ -263,11 +263,11 @@ def test_a_failing_kernel_leaves_the_tiles_and_is_said_once(
     W = problems.normal(N, S)
     for _ in range(2):
         torch.testing.assert_close(tiled_matmul(K, W), K.tile(WHOLE, WHOLE) @ W)
-    assert kernels.calls == ["matmul"]
+    assert kernels.calls == ["product"]
     assert [
         record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
     ] == [
-        "the fused matmul of matern32 in torch.float64 failed (RuntimeError: no C compiler); going"
+        "the fused product of matern32 in torch.float64 failed (RuntimeError: no C compiler); going"
         " on with tiles"
     ]
 
@@ -278,7 +278,7 @@ def test_a_kernel_that_runs_out_of_memory_is_tried_again(kernels: Kernels) -> No
     W = problems.normal(N, S)
     for _ in range(2):
         torch.testing.assert_close(tiled_matmul(K, W), K.tile(WHOLE, WHOLE) @ W)
-    assert kernels.calls == ["matmul"] * 2
+    assert kernels.calls == ["product"] * 2
 
 
 @pytest.mark.gpu

@@ -17,10 +17,10 @@ from surrogates import (
     fit,
 )
 from surrogates.operators.differentiable import KernelBasis
-from surrogates.rules.base import FiniteRank, Rule
-from surrogates.rules.data import DataSet
+from surrogates.rules.data_set import DataSet
 from surrogates.rules.finite_features import FiniteFeatures
 from surrogates.rules.inducing import InducingPoints
+from surrogates.rules.rule import FiniteRank, Rule
 from surrogates.rules.solved import AllData, draw_prior
 from surrogates.rules.variational import Variational
 from tests import problems

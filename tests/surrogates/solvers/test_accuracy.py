@@ -25,7 +25,7 @@ from surrogates import (
     kernel_operator,
 )
 from surrogates.solvers.accuracy import PosteriorError
-from surrogates.systems.base import Targets
+from surrogates.systems.system import Targets
 from tests.pairs import each_pair
 from tests.surrogates.exact_posteriors import NUM_NEW, PROBLEMS, N, Problem, matern
 

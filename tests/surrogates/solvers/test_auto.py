@@ -27,10 +27,10 @@ from surrogates import (
 )
 from surrogates.solvers import auto
 from surrogates.solvers.auto import Choice
-from surrogates.solvers.base import Request
 from surrogates.solvers.forecast import SpectrumModel
 from surrogates.solvers.run import TOLERANCE, Run
 from surrogates.solvers.sketch_and_project import default_block_size
+from surrogates.solvers.solver import Request
 from tests import problems
 from tests.contracts import CountingOperator, assert_no_worse, true_residual
 from tests.pairs import each_pair

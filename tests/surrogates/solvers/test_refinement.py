@@ -9,7 +9,7 @@ from torch import Tensor
 
 from surrogates import CG, Auto, KernelSystem, SketchAndProject, Solver, memory
 from surrogates.solvers.cg import CGState
-from surrogates.systems.base import LinearSystem
+from surrogates.systems.system import LinearSystem
 from tests import problems
 
 N = 300

@@ -24,7 +24,7 @@ from surrogates import (
 from surrogates.solvers import auto
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
-from surrogates.systems.base import LinearSystem
+from surrogates.systems.system import LinearSystem
 from tests import problems
 from tests.contracts import IterativeSolverContract, N, S, SolverContract
 from tests.surrogates.solvers.toy_solver import ConjugateResiduals

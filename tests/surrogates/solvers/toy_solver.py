@@ -8,7 +8,7 @@ from torch import Tensor
 from surrogates import IterativeSolver
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
-from surrogates.systems.base import LinearSystem
+from surrogates.systems.system import LinearSystem
 
 
 @dataclass

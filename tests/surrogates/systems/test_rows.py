@@ -3,7 +3,7 @@
 import torch
 
 from surrogates import SharedRows
-from surrogates.systems.base import Rows
+from surrogates.systems.system import Rows
 from tests import problems
 
 N = 30

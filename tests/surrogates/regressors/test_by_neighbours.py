@@ -7,7 +7,7 @@ import torch
 from botorch.models.transforms.input import Normalize
 
 from surrogates import Cholesky, PathwiseGP
-from surrogates.regressors.neighbours import predict_by_neighbours
+from surrogates.regressors.by_neighbours import predict_by_neighbours
 from tests import problems
 
 X = 10.0 + 5.0 * problems.uniform(60, 2)
@@ -49,7 +49,7 @@ def test_more_neighbours_never_raise_the_variance_and_approach_the_mean() -> Non
 def test_points_predicted_together_are_predicted_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     gp = model()
     together = predict_by_neighbours(gp, Z, num_neighbours=10)
-    monkeypatch.setattr("surrogates.regressors.neighbours.CHUNK_BYTES", 10_000)  # two points
+    monkeypatch.setattr("surrogates.regressors.by_neighbours.CHUNK_BYTES", 10_000)  # two points
     for whole, chunked in zip(
         together, predict_by_neighbours(gp, Z, num_neighbours=10), strict=True
     ):

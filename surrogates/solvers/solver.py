@@ -30,7 +30,7 @@ from surrogates.solvers.run import (
     Sweep,
     columns_of,
     drop_others,
-    joined,
+    joined_notes,
     now,
     selected,
     targets_of,
@@ -38,7 +38,7 @@ from surrogates.solvers.run import (
 from surrogates.solvers.run import Callback as Callback
 from surrogates.solvers.run import Request as Request
 from surrogates.solvers.state import Parts, State, parts, restore
-from surrogates.systems.base import (
+from surrogates.systems.system import (
     Apply,
     LinearSystem,
     Targets,
@@ -122,7 +122,7 @@ class Solver(ABC):
         if scale is not None:
             solution = replace(solution, value=solution.value / scale)
         for note in _reduced_settings(self, system.num_data):
-            solution = replace(solution, note=joined(solution.note, note))
+            solution = replace(solution, note=joined_notes(solution.note, note))
         if not self.keep_descent:
             solution = solution.no_worse_than_zero()
         if posterior is not None and solution.error is None:
@@ -358,7 +358,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             return False
         if run.level + 1 == len(run.systems):
             if not run.given.rows.agree(self._fits(run.finest, len(run.norms))):
-                run.note = joined(run.note, "float64 does not fit in free memory")
+                run.note = joined_notes(run.note, "float64 does not fit in free memory")
                 return False
             run.systems.append(run.finest)
         run.use(run.level + 1)
@@ -369,11 +369,11 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
     def _end(self, run: Run[SystemT], keeper: Keeper | None) -> None:
         """Complete the note, and tell the checkpoint whether the solve is over."""
         if run.system is not run.given and run.request.coarse is None:
-            run.note = joined(run.note, "went on in float64")
+            run.note = joined_notes(run.note, "went on in float64")
         if bool((run.is_unsolved & run.is_held).any()):
-            run.note = joined(run.note, TOO_LARGE)
+            run.note = joined_notes(run.note, TOO_LARGE)
         if run.stalls == STALLS_ALLOWED or bool((run.is_unsolved & run.is_lost).any()):
-            run.note = joined(run.note, STALLED)
+            run.note = joined_notes(run.note, STALLED)
         may_go_on = bool(run.is_unsolved.any()) and self._is_late(run)
         if keeper is not None and not (keeper.checkpoint.keep_solution and may_go_on):
             keeper.end(run.steps, run.parts() | {ENDED: True})

@@ -13,9 +13,9 @@ from torch import Tensor
 from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import Basis, combine
-from surrogates.rules.data import DataSet
-from surrogates.solvers.base import Callback
+from surrogates.rules.data_set import DataSet
 from surrogates.solvers.run import Solution
+from surrogates.solvers.solver import Callback
 
 CovarianceWith = Callable[[Tensor], Tensor]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from surrogates.models.data import DEFAULT_NUM_INDUCING, data_sets, place_inducing_points
 from surrogates.models.pathwise import PathwiseGP, takes_settings
-from surrogates.rules.data import DataSet
+from surrogates.rules.data_set import DataSet
 from surrogates.rules.variational import Variational, WhitenedPosterior
 
 INDUCING_VALUES = "inducing values"

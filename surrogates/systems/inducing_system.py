@@ -16,8 +16,8 @@ from surrogates import checks, memory
 from surrogates.operators.kernel_matrix import Tiled, kernel_operator
 from surrogates.operators.linalg import stable_cholesky, times_inverse_transpose
 from surrogates.operators.tiles import SMALLEST_SIDE, spans, tile_side
-from surrogates.systems.base import LinearSystem, Regression, Rows, Targets
 from surrogates.systems.kernel import WithKernel
+from surrogates.systems.system import LinearSystem, Regression, Rows, Targets
 
 SQUARES_TO_WHITEN = 4  # (m, m) matrices held at once by InducingSystem.whitened
 
