@@ -185,7 +185,7 @@ MUTANTS = (
     Mutant(REPAIR, "if stored == digest_of(digest, content):", "if stored:", STORAGE),
     Mutant(ROWS, "whole[list(self.reasons)] = True", "pass", STORAGE),
     Mutant(SQLITE, " or digest != stored", "", STORAGE),
-    Mutant(SQLITE, "if last != len(writes):", "if False:", STORAGE),
+    Mutant(SQLITE, "if last != end:", "if False:", STORAGE),
     Mutant(SQLITE, '"PRAGMA journal_mode = DELETE"', '"PRAGMA journal_mode = WAL"', STORAGE),
 )
 

@@ -23,7 +23,7 @@ def read_dicts(
     ``Space.from_dicts``.
     """
     always = {name for name, param in params.items() if param.active_if is None}
-    numbers = torch.full((len(points), len(params)), math.nan, dtype=torch.float64, device="cpu")
+    rows = [[math.nan] * len(params) for _ in points]  # whose cells are set without a tensor each
     for row, values in enumerate(points):
         if not always <= set(values) - set(fixed_values) <= set(params):
             raise ValueError(
@@ -38,7 +38,8 @@ def read_dicts(
                 )
         for column, (name, param) in enumerate(params.items()):
             if name in values:
-                numbers[row, column] = number = param.number(values[name])
+                rows[row][column] = number = param.number(values[name])
                 if math.isnan(number):
                     raise refusal(name, param.requirement, values[name], first_row + row)
-    return numbers
+    numbers = torch.tensor(rows, dtype=torch.float64, device="cpu")
+    return numbers.reshape(len(points), len(params))

@@ -2,6 +2,10 @@
 
 A write is a call of a method of ``Storage`` with its arguments, tensors by safetensors and the rest
 as JSON. Whoever keeps it keeps a digest beside it, and reads no write whose digest is another.
+
+A log whose length has doubled is put together: contents that a study adopts take the place of the
+writes that led to them. So a study opens in a time proportional to its rows, however they were
+told, and what is written for that is proportional to what was told.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -24,6 +28,28 @@ from scalable_bo.storage.rows import Outcomes, Rows
 from scalable_bo.storage.storage import Ask, Change, Contents, Source, Write
 
 _DATACLASSES = {kind.__name__: kind for kind in (Ask, AskReport, Change, Source)}
+
+
+@dataclass
+class Length:
+    """How long a log is, in bytes: what it amounted to when it was put together last, and the
+    writes since then.
+    """
+
+    together: int = 0
+    since: int = 0
+
+    def count(self, name: str, content: bytes) -> None:
+        """Take note of a write."""
+        if name == "adopt":
+            self.together, self.since = len(content), 0
+        elif name != "save_settings":
+            self.since += len(content)
+
+    @property
+    def has_doubled(self) -> bool:
+        """Whether it is time to put the log together."""
+        return self.since > self.together
 
 
 def digest_of(before: str, content: bytes) -> str:

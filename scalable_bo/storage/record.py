@@ -234,7 +234,7 @@ class StudyRecord:
                     with self.storage.writing() as writes:
                         for write in writes:
                             write.apply(self._contents)
-                            self.num_replaced += write.name == "replace_outcomes"
+                            self.num_replaced += write.name in ("adopt", "replace_outcomes")
                         yield
                 else:
                     yield

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import count
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -56,7 +57,7 @@ def repair(folder: Path) -> list[str] | None:
                 return None
         with ExitStack() as stack:
             sources = [stack.enter_context(_copy(folder / name)) for name in (DATABASE, BACKUP)]
-            contents = list(_whole_writes([source for source in sources if _is_log(source)]))
+            last, contents = _whole_writes([source for source in sources if _is_log(source)])
             numbers = [_last_number(source) for source in sources]
         if not contents:
             raise RuntimeError(
@@ -66,7 +67,7 @@ def repair(folder: Path) -> list[str] | None:
         _replace(folder, contents)
         if not numbers[0]:
             return ["what was written after the last backup"]
-        left = max(numbers) - len(contents)
+        left = max(numbers) - last
         return [f"the last {left} of {max(numbers)} writes"] if left else []
     finally:
         lock.release()
@@ -123,10 +124,25 @@ def _last_number(source: sqlite3.Connection) -> int:
     return 0
 
 
-def _whole_writes(sources: list[sqlite3.Connection]) -> Iterator[bytes]:
-    """Return the contents of writes, up to the first that is whole in no source."""
+def _whole_writes(sources: list[sqlite3.Connection]) -> tuple[int, list[bytes]]:
+    """Return the number of the last write up to which all are whole in some source, and their
+    contents; a source may have put together what another has one by one.
+    """
+    found: list[tuple[int, list[bytes]]] = [(0, [])]
+    for source in sources:
+        with suppress(*UNREADABLE):
+            (first,) = source.execute("SELECT min(number) FROM writes").fetchone()
+            contents = list(_whole_writes_from(first, sources))
+            found.append((first + len(contents) - 1, contents))
+    return max(found, key=itemgetter(0))
+
+
+def _whole_writes_from(first: int, sources: list[sqlite3.Connection]) -> Iterator[bytes]:
+    """Return the contents of writes from the first of a log on, up to one that is whole in no
+    source.
+    """
     digest = ""
-    for number in count(1):
+    for number in count(first):
         for source in sources:
             with suppress(*UNREADABLE):
                 query = "SELECT content, digest FROM writes WHERE number = ?"

@@ -20,10 +20,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import Tensor
 
 from scalable_bo._packages import require
-from scalable_bo.storage.log import digest_of, pack, replay, unpack
+from scalable_bo.storage.log import Length, digest_of, pack, replay, unpack
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.storage import Ask, Contents, LoggedStorage, Write
 from surrogates import checks
@@ -101,7 +102,8 @@ class SQLStorage(LoggedStorage):
         self._lease = lease
         self._writer = uuid.uuid4().hex
         self._process = os.getpid()
-        self._seen = 0  # writes
+        self._seen = 0  # the number of the last write that is known
+        self._length = Length()
         self._unread: list[Write] = []
         self._connection: Connection | None = None  # of the transaction under way
         weakref.finalize(self, self._engine.dispose)
@@ -136,9 +138,13 @@ class SQLStorage(LoggedStorage):
         Raises:
             RuntimeError: if a write is damaged or missing.
         """
-        with self._transaction(first=0):
+        with self._transaction(first=0) as connection:
             writes, self._unread = self._unread, []
-        return replay(writes, dim)
+            contents = replay(writes, dim)
+            if self._length.has_doubled:
+                with suppress(DBAPIError, OverflowError, SafetensorError):  # too much for one write
+                    self._put_together(connection, contents)
+        return contents
 
     @contextmanager
     def writing(self) -> Iterator[Sequence[Write]]:
@@ -258,7 +264,7 @@ class SQLStorage(LoggedStorage):
                 connection.execute(held.with_for_update())
                 self._connection = connection
                 if first is not None:
-                    self._seen, self._unread = first, []
+                    self._seen, self._unread, self._length = first, [], Length()
                 self._follow(connection)
                 yield connection
         finally:
@@ -272,22 +278,35 @@ class SQLStorage(LoggedStorage):
             .order_by(_WRITES.c.number)
         )
         for number, content, digest in rows:
-            if number != self._seen + 1 or digest != self._digest(number, content):
+            write = unpack(content) if digest == self._digest(number, content) else None
+            # What was put together has the number of the last write that it stands for
+            if write is None or (number != self._seen + 1 and write.name != "adopt"):
                 raise RuntimeError(
                     f"{self.name} is damaged: write {self._seen + 1} is missing or has changed."
                     " Restore the database from its backup."
                 )
-            self._unread.append(unpack(content))
+            self._length.count(write.name, content)
+            self._unread.append(write)
             self._seen = number
+
+    def _put_together(self, connection: Connection, contents: Contents) -> None:
+        """Put what the writes amount to in their place; others who know fewer of them adopt it."""
+        with connection.begin_nested():
+            connection.execute(sa.delete(_WRITES).where(_WRITES.c.study == self._study))
+            self._insert(connection, self._seen, Write("adopt", (contents,)))
 
     def _append(self, name: str, *arguments: Any) -> None:
         """Store a write."""
         with self._transaction() as connection:
-            self._seen += 1
-            content = pack(Write(name, arguments))
-            values = {"study": self._study, "number": self._seen, "content": content}
-            digest = self._digest(self._seen, content)
-            connection.execute(sa.insert(_WRITES).values(**values, digest=digest))
+            self._insert(connection, self._seen + 1, Write(name, arguments))
+
+    def _insert(self, connection: Connection, number: int, write: Write) -> None:
+        content = pack(write)
+        values = {"study": self._study, "number": number, "content": content}
+        digest = self._digest(number, content)
+        connection.execute(sa.insert(_WRITES).values(**values, digest=digest))
+        self._seen = number
+        self._length.count(write.name, content)
 
     def _hold(self, connection: Connection, ids: Sequence[int]) -> None:
         """Keep points for this process."""

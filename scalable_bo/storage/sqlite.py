@@ -6,8 +6,9 @@
     lock            held by the one process that writes
 
 A write is a transaction, on disk when the method returns. Its digest is one of its content and of
-the digest before, so that rows which belong together are read and no others. Files can be read and
-written by their owner alone.
+the digest before, so that rows which belong together are read and no others. A log that has doubled
+is put together before a backup, of which it keeps the number of its last write. Files can be read
+and written by their owner alone.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from safetensors import SafetensorError
+
 from scalable_bo.storage import legacy
 from scalable_bo.storage.lock import WriterLock
-from scalable_bo.storage.log import digest_of, pack, replay, unpack
+from scalable_bo.storage.log import Length, digest_of, pack, replay, unpack
 from scalable_bo.storage.storage import Contents, LoggedStorage, Write
 from surrogates.atomic import open_own, replacing, require_own, sync_folder
 
@@ -177,6 +180,7 @@ class SQLiteStorage(LoggedStorage):
         """Read all that is stored, of ``dim`` parameters."""
         with reading(self.folder):
             writes, self._unread = self._unread or self._writes(), []
+        self._held.dim = dim
         return replay(writes, dim)
 
     def _begin(self, folder: Path) -> None:
@@ -200,6 +204,8 @@ class SQLiteStorage(LoggedStorage):
                 connection.execute("PRAGMA synchronous = EXTRA")
                 self._unread = writes = self._writes()
                 self._settings = [w.arguments[0] for w in writes if w.name == "save_settings"][-1]
+            if self._held.lock is not None and self._held.length.has_doubled:
+                self._held.is_backed_up = False
         except BaseException:
             self._held.connection = None
             connection.close()
@@ -249,7 +255,7 @@ class SQLiteStorage(LoggedStorage):
         try:
             if self._held.lock is not None:
                 back_up(self._connection, self.folder / f"version-{version}.sqlite")
-            with self._transaction() as connection:
+            with writing(self.folder, self._connection) as connection:
                 for name in tables:
                     connection.execute(f"DROP TABLE {name}")
                 define(connection)
@@ -265,30 +271,15 @@ class SQLiteStorage(LoggedStorage):
             ) from error
 
     def _writes(self) -> list[Write]:
-        """Read all writes.
-
-        Raises:
-            DamagedError: if one is missing or has changed.
-        """
-        writes: list[Write] = []
-        digest = ""
-        query = "SELECT number, content, digest FROM writes ORDER BY number"
-        for number, content, stored in self._connection.execute(query):
-            digest = digest_of(digest, content)
-            if number != len(writes) + 1 or digest != stored:
-                why = f"write {len(writes) + 1} is missing or has changed"
-                raise DamagedError(damaged(self.folder, why))
-            writes.append(unpack(content))
-        ((last,),) = self._connection.execute("SELECT seq FROM sqlite_sequence")
-        if last != len(writes):
-            why = f"the last {last - len(writes)} of {last} writes are missing"
-            raise DamagedError(damaged(self.folder, why))
-        return writes
+        """Read all writes."""
+        return self._held.read_writes(self._connection)
 
     def _append(self, name: str, *arguments: Any) -> None:
         self.require_writable()
-        with self._transaction() as connection:
-            append(connection, [pack(Write(name, arguments))])
+        content = pack(Write(name, arguments))
+        with writing(self.folder, self._connection) as connection:
+            append(connection, [content])
+        self._held.length.count(name, content)
         self._held.back_up_at_times()
 
     @property
@@ -297,22 +288,6 @@ class SQLiteStorage(LoggedStorage):
             raise RuntimeError(f"{self.name} has been closed. Open it again.")
         assert self._held.connection is not None  # a study saves its settings first
         return self._held.connection
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        connection = self._connection
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            yield connection
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise OSError(
-                f"{self.name} could not be written: {error}. Nothing of this call was stored; free"
-                " space or repair the disk, and repeat it."
-            ) from error
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
 
 
 @dataclass(eq=False)
@@ -325,6 +300,51 @@ class _Held:
     process: int = field(default_factory=os.getpid)
     is_backed_up: bool = True
     next_backup: float = field(default_factory=lambda: time.monotonic() + SECONDS_BETWEEN_BACKUPS)
+    dim: int | None = None  # the number of parameters; ``None`` before it is known
+    length: Length = field(default_factory=Length)
+
+    def read_writes(self, connection: sqlite3.Connection) -> list[Write]:
+        """Read all writes, the first of which may have any number.
+
+        Raises:
+            DamagedError: if one is missing or has changed.
+        """
+        writes: list[Write] = []
+        digest = ""
+        last = None
+        query = "SELECT number, content, digest FROM writes ORDER BY number"
+        for number, content, stored in connection.execute(query):
+            digest = digest_of(digest, content)
+            if last not in (None, number - 1) or digest != stored:
+                why = f"write {number if last is None else last + 1} is missing or has changed"
+                raise DamagedError(damaged(self.folder, why))
+            last = number
+            writes.append(unpack(content))
+            self.length.count(writes[-1].name, content)
+        ((end,),) = connection.execute("SELECT seq FROM sqlite_sequence")
+        if last != end:
+            why = f"the last {end - (last or 0)} of {end} writes are missing"
+            raise DamagedError(damaged(self.folder, why))
+        return writes
+
+    def put_together(self) -> None:
+        """Put what the writes amount to in their place.
+
+        Raises:
+            DamagedError: if they cannot be read.
+            OSError: if it cannot be written.
+            OverflowError, SafetensorError: if it is more than one write can hold.
+        """
+        assert self.connection is not None and self.dim is not None
+        with reading(self.folder):
+            writes = self.read_writes(self.connection)
+        settings = [write for write in writes if write.name == "save_settings"][-1]
+        content = pack(Write("adopt", (replay(writes, self.dim),)))
+        with writing(self.folder, self.connection) as connection:
+            connection.execute("DELETE FROM writes")
+            connection.execute("UPDATE sqlite_sequence SET seq = seq - 2")
+            append(connection, [pack(settings), content])
+        self.length.count("adopt", content)
 
     def back_up_at_times(self) -> None:
         """After a write: back up if it is time to."""
@@ -333,10 +353,15 @@ class _Held:
             self.back_up()
 
     def back_up(self) -> None:
-        """Copy the database, as far as the disk allows it."""
+        """Copy the database, put together if its log has doubled, as far as the disk allows it; one
+        that is found to be damaged does not take the place of its backup.
+        """
         assert self.connection is not None
         start = time.monotonic()
-        with suppress(OSError):
+        with suppress(OSError, DamagedError):
+            if self.length.has_doubled and self.dim is not None:
+                with suppress(OSError, OverflowError, SafetensorError):
+                    self.put_together()
             back_up(self.connection, self.folder / BACKUP)
             self.is_backed_up = True
         end = time.monotonic()
@@ -351,6 +376,27 @@ class _Held:
             self.connection.close()
         if self.lock is not None:
             self.lock.release()
+
+
+@contextmanager
+def writing(folder: Path, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """Make what is written in the block a transaction.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise OSError(
+            f"The study in {folder} could not be written: {error}. Nothing of this call was stored;"
+            " free space or repair the disk, and repeat it."
+        ) from error
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 @contextmanager

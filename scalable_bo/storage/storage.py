@@ -110,6 +110,10 @@ class Contents:
         rows = Rows(dim)
         return cls(rows, rows.X)
 
+    def adopt(self, contents: Contents) -> None:
+        """Become what other contents are."""
+        vars(self).update(vars(contents))
+
     def add_queued(self, X: Tensor) -> None:
         """Do what ``Storage`` does, as all of these."""
         self.queue = torch.cat([self.queue, X])

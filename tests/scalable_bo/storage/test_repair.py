@@ -146,18 +146,18 @@ def change(folder: Path, statement: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE writes SET content = content || x'00' WHERE number = 4",
-        "UPDATE writes SET content = CAST(content AS TEXT) WHERE number = 4",
-        "UPDATE writes SET content = 4 WHERE number = 1",
-        "UPDATE writes SET content = (SELECT content FROM writes LIMIT 1) WHERE number = 2",
-        "UPDATE writes SET digest = (SELECT digest FROM writes WHERE number = 3) WHERE number = 4",
-        "UPDATE writes SET digest = x'ff' WHERE number = 4",
-        "UPDATE writes SET number = 0 WHERE number = 4",
-        "UPDATE sqlite_sequence SET seq = 3",
+        "UPDATE writes SET content = content || x'00' WHERE number = 14",
+        "UPDATE writes SET content = CAST(content AS TEXT) WHERE number = 14",
+        "UPDATE writes SET content = 4 WHERE number = 9",
+        "UPDATE writes SET content = (SELECT content FROM writes LIMIT 1) WHERE number = 10",
+        "UPDATE writes SET digest = (SELECT digest FROM writes LIMIT 1) WHERE number = 14",
+        "UPDATE writes SET digest = x'ff' WHERE number = 14",
+        "UPDATE writes SET number = 0 WHERE number = 14",
+        "UPDATE sqlite_sequence SET seq = 13",
         "UPDATE sqlite_sequence SET seq = 'many'",
-        "INSERT INTO sqlite_sequence VALUES ('writes', 5)",
+        "INSERT INTO sqlite_sequence VALUES ('writes', 15)",
         "DELETE FROM writes WHERE number = (SELECT max(number) FROM writes)",
-        "DELETE FROM writes WHERE number = 5",
+        "DELETE FROM writes WHERE number = 15",
         "DELETE FROM writes",
         "DELETE FROM sqlite_sequence",
     ],
@@ -262,7 +262,7 @@ def test_what_follows_a_write_that_is_whole_nowhere_is_lost(
     tmp_path: Path, running: tuple[Path, pd.DataFrame]
 ) -> None:
     shutil.copytree(running[0], tmp_path / "study")  # 10 writes in the backup
-    change(tmp_path / "study", "UPDATE writes SET content = x'00' WHERE number IN (4, 13)")
+    change(tmp_path / "study", "UPDATE writes SET content = x'00' WHERE number IN (10, 13)")
     assert repair(tmp_path / "study") == ["the last 5 of 17 writes"]
     with make(tmp_path / "study") as study:
         found = study.to_dataframe()
@@ -276,14 +276,14 @@ def test_a_backup_of_another_course_of_the_study_is_not_mixed_in(tmp_path: Path)
     with make(tmp_path / "study") as study:
         study.tell(study.ask(2), [1.0, 2.0])
     shutil.copytree(tmp_path / "study", tmp_path / "early")
-    with make(tmp_path / "study") as study:
-        for _ in range(3):
-            study.tell(study.ask(1), [3.0])
-    with make(tmp_path / "early") as study:
-        for _ in range(3):
-            study.tell(study.ask(1), [4.0])
-        frame = study.to_dataframe()
-    shutil.copy(tmp_path / "study" / "backup.sqlite", tmp_path / "early")
+    for name, value in (("study", 3.0), ("early", 4.0)):
+        with make(tmp_path / name) as study:
+            for _ in range(3):
+                study.tell(study.ask(1), [value])
+            frame = study.to_dataframe()
+            shutil.copy(tmp_path / name / "study.sqlite", tmp_path / f"{name}.sqlite")
+    shutil.copy(tmp_path / "study.sqlite", tmp_path / "early" / "backup.sqlite")
+    shutil.copy(tmp_path / "early.sqlite", tmp_path / "early" / "study.sqlite")
     change(tmp_path / "early", "UPDATE writes SET content = x'00' WHERE number = 7")
     assert repair(tmp_path / "early") == ["the last 3 of 9 writes"]
     pd.testing.assert_frame_equal(contents(tmp_path / "early")[:3], frame[:3])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from safetensors import SafetensorError
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Float, Int, Space
@@ -219,6 +220,42 @@ def test_damage_is_noticed_and_nothing_is_read_of_it(
         with pytest.raises(RuntimeError, match="is damaged: write . is missing or has changed"):
             opened()
     engine.dispose()
+
+
+def test_what_was_told_one_by_one_is_put_together_by_who_opens_it_and_others_go_on(
+    url: str, request: pytest.FixtureRequest, opened: Callable[..., Study]
+) -> None:
+    writer, behind = opened(), opened()
+    for id in writer.ask(20).ids:
+        writer.tell([id], [id / 3])
+    late = opened()  # which finds 21 writes
+    engine = sa.create_engine(url)
+    count = sa.text("SELECT count(*), max(number) FROM scalable_bo_writes WHERE study = :name")
+    with engine.connect() as connection:
+        assert connection.execute(count, {"name": request.node.name}).one() == (1, 21)
+    engine.dispose()
+    assert behind.ask(1).ids == [20]
+    late.tell([20], [9.0])
+    for study in (writer, behind, late, opened()):
+        assert study.result.values.tolist() == [*(id / 3 for id in range(20)), 9.0]
+        assert study.num_asks == 2
+
+
+def test_a_log_that_is_more_than_a_write_can_hold_stays_as_it_is(
+    opened: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = opened()
+    for id in study.ask(5).ids:
+        study.tell([id], [id / 3])
+
+    def refused(write: Any) -> bytes:
+        raise SafetensorError("header too large")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("scalable_bo.storage.shared.pack", refused)
+        assert opened().result.num_observations == 5
+    study.ask(1)
+    assert opened().pending.ids == [5]
 
 
 def test_a_write_that_fails_is_undone(

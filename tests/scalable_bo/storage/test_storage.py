@@ -10,6 +10,7 @@ import subprocess
 from contextlib import closing
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -17,12 +18,13 @@ from scalable_bo.space.space import Float, Space
 from scalable_bo.storage import legacy, sqlite
 from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from scalable_bo.storage.lock import WriterLock
+from scalable_bo.storage.log import pack
 from scalable_bo.storage.record import make_settings
 from scalable_bo.storage.repair import repair
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes
-from scalable_bo.storage.sqlite import SQLiteStorage
-from scalable_bo.storage.storage import Ask, Source
+from scalable_bo.storage.sqlite import SQLiteStorage, connect
+from scalable_bo.storage.storage import Ask, Source, Write
 from scalable_bo.study.study import Study
 from tests.forked import CONTEXT
 from tests.scalable_bo.crashes import hold_lock
@@ -215,9 +217,9 @@ def test_a_missing_database_beside_what_belongs_to_it_is_reported(tmp_path: Path
 def test_missing_rows_are_reported(tmp_path: Path) -> None:
     fill(tmp_path)
     with sqlite3.connect(tmp_path / "study.sqlite") as connection:
-        connection.execute("DELETE FROM writes WHERE number = 2")
+        connection.execute("DELETE FROM writes WHERE number = (SELECT min(number) FROM writes)")
     connection.close()
-    with pytest.raises(RuntimeError, match="is damaged: write 2 is missing or has changed"):
+    with pytest.raises(RuntimeError, match="is damaged: write . is missing or has changed"):
         SQLiteStorage(tmp_path)
 
 
@@ -475,3 +477,57 @@ def test_a_checkpoint_that_could_not_be_finished_leaves_the_old_ones(
     loaded = load_checkpoint(tmp_path, 2)
     assert loaded is not None
     assert loaded.ask == 1
+
+
+def told_one_by_one(folder: Path, count: int) -> Study:
+    study = Study(Space(x=Float(0.0, 1.0)), maximize=True, seed=1, path=folder, num_initial=1000)
+    for id in study.ask(count).ids:
+        study.tell([id], [id / 3 if id % 5 else "no number"])
+    return study
+
+
+def num_writes(file: Path) -> int:
+    with closing(connect(file)) as connection:
+        return int(connection.execute("SELECT count(*) FROM writes").fetchone()[0])
+
+
+def test_what_values_told_one_by_one_amount_to_is_read_not_each_of_them(tmp_path: Path) -> None:
+    with told_one_by_one(tmp_path, 50) as study:
+        study.enqueue({"x": 0.25})
+        study.withdraw([7], why="spilt")
+        before = pack(Write("adopt", (study._record._contents,)))
+    assert num_writes(tmp_path / "study.sqlite") == num_writes(tmp_path / "backup.sqlite") == 2
+    with Study.open(tmp_path) as study:
+        assert pack(Write("adopt", (study._record._contents,))) == before
+        assert study.ask(1).params == [{"x": 0.25}]
+        assert study.changes[0].why == "spilt"
+    assert num_writes(tmp_path / "study.sqlite") == 3  # one more write is read as it is
+
+
+def test_a_study_that_was_killed_is_put_together_when_it_is_opened_and_closed(
+    tmp_path: Path,
+) -> None:
+    study = told_one_by_one(tmp_path / "running", 20)
+    shutil.copytree(tmp_path / "running", tmp_path / "killed")
+    study.close()
+    for _ in range(2):
+        with Study.open(tmp_path / "killed") as again:
+            pd.testing.assert_frame_equal(again.to_dataframe(), study.to_dataframe())
+        assert num_writes(tmp_path / "killed" / "study.sqlite") == 2
+
+
+def test_a_log_that_cannot_be_read_or_kept_in_one_write_is_not_put_together(tmp_path: Path) -> None:
+    study = told_one_by_one(tmp_path, 20)
+    held = study._record.storage._held
+    before = held.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2000)
+    held.back_up()
+    held.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)
+    assert num_writes(tmp_path / "study.sqlite") == num_writes(tmp_path / "backup.sqlite") == 22
+    backup = (tmp_path / "backup.sqlite").read_bytes()
+    study.ask(20)
+    with closing(connect(tmp_path / "study.sqlite")) as connection:
+        connection.execute("UPDATE writes SET content = x'00' WHERE number = 22")
+    study.close()
+    assert (tmp_path / "backup.sqlite").read_bytes() == backup
+    with pytest.raises(RuntimeError, match="is damaged: write 22 is missing or has changed"):
+        SQLiteStorage(tmp_path)
