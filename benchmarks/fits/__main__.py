@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
 from typer import Option
 
-from scalable_bo.cli.bench import DataDir, Device, Out, Rerun, Text, Whole
-from scalable_bo.cli.console import (
-    Commands,
-    bad_input,
-    check_device,
-    check_folder,
-    count,
-    optional,
-    read_integers,
-    read_names,
-)
+from scalable_bo.cli.bench import DataDir, Text, Whole
+from scalable_bo.cli.console import Commands, optional, read_integers, read_names
 from scalable_bo.cli.main import main
+from scalable_bo.cli.running import Benchmark, Plan
 
 fits = Commands(add_completion=False, pretty_exceptions_enable=False)
 
 
 @fits.command()
 @dataclass(frozen=True)
-class FitsCommand:
+class FitsCommand(Benchmark):
     """Measure how hyperparameters are learned.
 
     These are the papers' experiments, small enough for a laptop, and data of known functions and
@@ -74,40 +64,26 @@ class FitsCommand:
         Whole,
         Option(help="So many random cells of the preset, the same every time, by every method."),
     ] = None
-    rerun: Rerun = False
     data_dir: DataDir = None
-    device: Device = "cpu"
-    out: Out = Path("results")
 
-    def run(self) -> None:
-        with bad_input():
-            choices: dict[str, Any] = {
-                "methods": optional(read_names, self.method, "method"),
-                "data": optional(read_names, self.data, "data"),
-                "kernels": optional(read_names, self.kernel, "kernel"),
-                "seeds": optional(read_integers, self.seeds, "seeds"),
-                "batch_sizes": optional(read_integers, self.batch_sizes, "batch_sizes"),
-                "n": self.n,
-                "max_epochs": self.epochs,
-                "data_dir": self.data_dir,
-            }
-
-            from benchmarks.fits.presets import plan
-
-            check_device(self.device)
-            cells = plan(self.preset, sample=self.sample, **choices, device=self.device)
-            for cell in cells:
-                cell.check_files()
-            check_folder(self.out)
-
+    def plan(self) -> Plan:
+        from benchmarks.fits.presets import plan
         from benchmarks.fits.table import HYPERPARAMETERS
-        from scalable_bo.cli.running import run_and_show
 
-        records = run_and_show(cells, self.out, rerun=self.rerun, table=HYPERPARAMETERS)
-        typer.echo(
-            f"{count(records, 'record')} in {self.out}, with all others there in"
-            f" {self.out / 'hyperparameters.md'}"
+        cells = plan(
+            self.preset,
+            sample=self.sample,
+            methods=optional(read_names, self.method, "method"),
+            data=optional(read_names, self.data, "data"),
+            kernels=optional(read_names, self.kernel, "kernel"),
+            seeds=optional(read_integers, self.seeds, "seeds"),
+            batch_sizes=optional(read_integers, self.batch_sizes, "batch_sizes"),
+            n=self.n,
+            max_epochs=self.epochs,
+            data_dir=self.data_dir,
+            device=self.device,
         )
+        return Plan(cells, table=HYPERPARAMETERS)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,10 @@ class FitCell(Cell[None]):
             elif entry.name not in ELSEWHERE and value != entry.default:
                 words.append(f"{entry.name}={text}")
         return re.sub(r"[^\w.,=-]", "-", "_".join(["fit", *words]))
+
+    @property
+    def source(self) -> Hashable:
+        return vars(self).get("data")
 
     def check_files(self) -> None:
         settings = vars(self)

@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
-import typer
 from typer import Option
 
-from scalable_bo.cli.bench import SOLVER_NAMES, DataDir, Device, Dtype, Noise, Out, Text
-from scalable_bo.cli.console import (
-    Commands,
-    bad_input,
-    check_device,
-    check_folder,
-    count,
-    read_names,
-    under_torchrun,
-)
+from scalable_bo.cli.bench import SOLVER_NAMES, DataDir, Dtype, Noise, Text
+from scalable_bo.cli.console import Commands, read_names
 from scalable_bo.cli.main import main
-
-if TYPE_CHECKING:
-    from scalable_bo.experiments.records import Record
-
-# Options that are arguments of the cell, by the same names
-SETTINGS = (
-    *("n", "lengthscale", "noise", "epochs", "points", "exact", "data_dir", "dtype", "device"),
-)
+from scalable_bo.cli.running import Benchmark, Plan, options_of
 
 traces = Commands(add_completion=False, pretty_exceptions_enable=False)
 
 
 @traces.command()
 @dataclass(frozen=True)
-class TracesCommand:
+class TracesCommand(Benchmark):
     """Trace how solvers approach the exact posterior mean."""
 
     data: Annotated[
@@ -74,49 +57,26 @@ class TracesCommand:
     ] = True
     data_dir: DataDir = None
     dtype: Dtype = "float32"
-    device: Device = "cpu"
-    out: Out = Path("results")
 
-    @under_torchrun
-    def run(self) -> None:
-        with bad_input():
-            names = read_names(self.solver, "solver")
+    def plan(self) -> Plan:
+        names = read_names(self.solver, "solver")
 
-            from benchmarks.traces.cell import THOMPSON, TraceCell
-            from scalable_bo.experiments.shared import check_methods
-
-            if self.problem not in (None, THOMPSON):
-                raise ValueError(
-                    f"`problem` must be {THOMPSON}, got {self.problem!r}. Data sets are named by"
-                    " --data."
-                )
-            check_device(self.device)
-            settings: dict[str, Any] = {name: getattr(self, name) for name in SETTINGS}
-            cells = [
-                TraceCell(name, self.problem or self.data, self.split, **settings) for name in names
-            ]
-            cells[0].check_files()
-            check_methods(names, mean_only=True)
-            check_folder(self.out)
-
+        from benchmarks.traces.cell import THOMPSON, TraceCell
         from benchmarks.traces.plots import plot_solvers
-        from scalable_bo.cli.running import run_and_show
-        from scalable_bo.cli.summaries import print_records
+        from scalable_bo.cli.summaries import printing
+        from scalable_bo.experiments.shared import check_methods
 
-        def written(records: list[Record]) -> str:
-            checkpoints = sum(len(record["checkpoints"]) for record in records)
-            return f"{count(checkpoints, 'checkpoint')} in {self.out}"
-
-        plot = self.out / f"solvers_{cells[0].problem_name}.png"
-        records = run_and_show(
-            cells,
-            self.out,
-            rerun=True,
-            draw=lambda records: plot_solvers(records, plot),
-            written=written,
-        )
-        print_records("Each solver's last checkpoint", TraceCell, ("solver",), records)
-        typer.echo(f"{count(records, 'record')} in {self.out}, plot in {plot}")
+        if self.problem not in (None, THOMPSON):
+            raise ValueError(
+                f"`problem` must be {THOMPSON}, got {self.problem!r}. Data sets are named by"
+                " --data."
+            )
+        settings = options_of(self, TraceCell) | {"problem": self.problem or self.data}
+        cells = [TraceCell(**settings | {"solver": name}) for name in names]
+        check_methods(names, mean_only=True)
+        show = printing("Each solver's last checkpoint", TraceCell, ("solver",))
+        picture = f"solvers_{cells[0].problem_name}.png"
+        return Plan(cells, show, draw=plot_solvers, picture=picture)
 
 
 if __name__ == "__main__":

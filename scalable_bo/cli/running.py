@@ -1,55 +1,132 @@
-"""How the commands of ``bench`` run their cells: a line a step, and a last word if ended early."""
+"""How benchmarks run from the command line: options whose cells run with a line a step, and what is
+said of them in the end. Quick to import.
 
-from __future__ import annotations
+The annotations are no strings here: Typer would look up those of inherited options elsewhere.
+"""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from scalable_bo.cli.console import count, interruptible, lines_of
-from scalable_bo.evaluation.progress import RoundProgress
-from scalable_bo.experiments.cells import Cell, run_cells
-from scalable_bo.experiments.records import Record
-from scalable_bo.experiments.tables import TableKind, write_table
+import typer
+from typer import Option
+
+from scalable_bo.cli.console import (
+    bad_input,
+    check_device,
+    check_folder,
+    count,
+    interruptible,
+    lines_of,
+    stop,
+    under_torchrun,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from scalable_bo.experiments.cells import Cell
+    from scalable_bo.experiments.records import Record
+    from scalable_bo.experiments.tables import TableKind
 
 
-def run_and_show(
-    cells: Sequence[Cell[Any]],
-    out: Path,
-    *,
-    rerun: bool,
-    table: TableKind | None = None,
-    draw: Callable[[list[Record]], None] | None = None,
-    written: Callable[[list[Record]], str] | None = None,
-) -> list[Record]:
-    """Run the cells with a line a step on stderr, and return their records. Ctrl-C, memory that
-    is not there, or a file that cannot be written, ends the command with one line that says what
-    has been written.
+class Plan(NamedTuple):
+    """What a benchmark runs, and what is made of the records.
 
-    Args:
-        cells: what to run.
-        out: folder of the records.
-        rerun: run also what the folder has a record of.
+    Attributes:
+        cells: in the order in which they run.
+        show: prints a summary of the records.
         table: of the folder, which is written after Ctrl-C, too.
         draw: draws the records, likewise.
-        written: says what has been written; ``None`` for the complete runs, and the table.
+        picture: the file that ``draw`` writes.
     """
+
+    cells: "Sequence[Cell[Any]]"
+    show: "Callable[[list[Record]], None] | None" = None
+    table: "TableKind | None" = None
+    draw: "Callable[[list[Record], Path], None] | None" = None
+    picture: str = ""
+
+
+@dataclass(frozen=True)
+class Benchmark(ABC):
+    """The options that all benchmarks share; a benchmark's own make its cells."""
+
+    rerun: Annotated[
+        bool, Option("--rerun", help="Run also what the folder has a record of, from the start.")
+    ] = False
+    device: Annotated[str, Option(help="Device to compute on: cpu, cuda, cuda:1.")] = "cpu"
+    out: Annotated[
+        Path, Option(help="Folder for the records, tables and plots, made if needed.")
+    ] = Path("results")
+
+    @abstractmethod
+    def plan(self) -> Plan:
+        """Return what is run.
+
+        Raises:
+            TypeError, ValueError: if an option is wrong.
+        """
+
+    @under_torchrun
+    def run(self) -> None:
+        """Run the cells. Ctrl-C, memory that is not there, or a file that cannot be written, ends
+        the command with one line that says what has been written.
+        """
+        with bad_input():
+            plan = self.plan()
+            check_device(self.device)
+            for cell in {(type(cell), cell.source): cell for cell in plan.cells}.values():
+                cell.check_files()
+            check_folder(self.out)
+        records = run_and_show(plan, self.out, rerun=self.rerun)
+        whole = [record for record in records if record.get("complete", True)]
+        if plan.show is not None:
+            plan.show(whole)
+        said = f"{count(whole, 'record')} in {self.out}"
+        if plan.table is not None:
+            said += f", with all others there in {self.out / f'{plan.table.name}.md'}"
+        if (self.out / plan.picture).is_file():
+            said += f", plot in {self.out / plan.picture}"
+        typer.echo(said)
+        if failed := len(records) - len(whole):
+            stop(f"{count(failed, 'run')} failed; the same command runs them.", 1)
+
+
+def options_of(command: "DataclassInstance", kind: "type[DataclassInstance]") -> dict[str, Any]:
+    """Return the options of a command that ``kind`` takes as arguments of the same names."""
+    names = {entry.name for entry in fields(command)}
+    return {e.name: getattr(command, e.name) for e in fields(kind) if e.name in names}
+
+
+def run_and_show(plan: Plan, out: Path, *, rerun: bool) -> "list[Record]":
+    """Run the cells of a plan with a line a step on stderr, and return their records.
+
+    Args:
+        plan: what to run.
+        out: folder of the records.
+        rerun: run also what the folder has a record of.
+    """
+    from scalable_bo.evaluation.progress import RoundProgress
+    from scalable_bo.experiments.cells import run_cells
+    from scalable_bo.experiments.tables import write_table
+
     found: dict[str, Record] = {}
     steps: dict[str, int] = {}
     and_table = ""
 
     def said() -> str:
-        records = list(found.values())
-        if written is not None:
-            return written(records)
-        return f"{complete(cells, records)}{and_table} in {out}"
+        words = f"{_complete(plan.cells, list(found.values()))}{and_table} in {out}"
+        return f"{words}; the same command{' without --rerun' if rerun else ''} goes on"
 
     with interruptible(said):
         can_write = True
         try:
-            with RoundProgress(sum(cell.num_steps for cell in cells)) as progress:
+            with RoundProgress(sum(cell.num_steps for cell in plan.cells)) as progress:
                 status = lines_of(progress.status)
-                for cell, record, kept in run_cells(cells, out, rerun=rerun, on_status=status):
+                for cell, record, kept in run_cells(plan.cells, out, rerun=rerun, on_status=status):
                     found[cell.name] = record
                     progress.note(f"{cell.describe(record)}{' (kept)' if kept else ''}")
                     steps[cell.name] = 1 if cell.steps is None else len(record[cell.steps])
@@ -58,14 +135,15 @@ def run_and_show(
             can_write = False
             raise
         finally:
-            if table is not None and can_write:
-                and_table = f" and {write_table(out, table).name}"
-            if draw is not None and found and can_write:
-                draw(list(found.values()))
+            if plan.table is not None and can_write:
+                table = write_table(out, plan.table)
+                and_table = "" if plan.table.unfinished else f" and {table.name}"
+            if plan.draw is not None and found and can_write:
+                plan.draw(list(found.values()), out / plan.picture)
     return list(found.values())
 
 
-def complete(cells: Sequence[Cell[Any]], records: list[Record]) -> str:
+def _complete(cells: "Sequence[Cell[Any]]", records: "list[Record]") -> str:
     """Say how many runs are complete, and how far the last one is, or how many failed."""
     whole = [record for record in records if record.get("complete", True)]
     words = count(whole, "complete run")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from scalable_bo.cli.console import count, print_table
 from scalable_bo.experiments.cells import Cell
 from scalable_bo.experiments.formats import exact, number, plus_minus
 from scalable_bo.experiments.records import Record
-from scalable_bo.experiments.thompson.table import Summary
+from scalable_bo.experiments.thompson.table import summarise
 
 
-def print_thompson(summaries: Sequence[Summary], num_rounds: int) -> None:
+def print_thompson(records: Sequence[Record]) -> None:
     """Print the end of each solver's Thompson runs, beside random search."""
+    summaries = summarise(records)
+    num_rounds = records[0]["settings"]["preset"]["num_rounds"]
     seeds = count(summaries[0].num_seeds, "seed")
     numbers = ("length-\nscale", "best", "random\nsearch", "better\nby (%)", "worst\nresidual")
     rows = [
@@ -38,15 +40,19 @@ def print_thompson(summaries: Sequence[Summary], num_rounds: int) -> None:
     )
 
 
-def print_records(
-    title: str, kind: type[Cell[Any]], names: Sequence[str], records: Sequence[Record]
-) -> None:
-    """Print the numbers that a kind of cell tells, a row a record, named by some of its
-    settings.
+def printing(
+    title: str, kind: type[Cell[Any]], names: Sequence[str]
+) -> Callable[[Sequence[Record]], None]:
+    """Return what prints the numbers that a kind of cell tells, a row a record, named by some of
+    its settings.
     """
-    rows = [
-        [str(record["settings"][name]) for name in names]
-        + [number(kind.last_step(record)[key], digits) for key, _, digits in kind.told]
-        for record in records
-    ]
-    print_table(title, names, [word for _, word, _ in kind.told], rows)
+
+    def show(records: Sequence[Record]) -> None:
+        rows = [
+            [str(record["settings"][name]) for name in names]
+            + [number(kind.last_step(record)[key], digits) for key, _, digits in kind.told]
+            for record in records
+        ]
+        print_table(title, names, [word for _, word, _ in kind.told], rows)
+
+    return show

@@ -106,7 +106,8 @@ def test_an_interrupted_fit_leaves_its_records_and_the_table(
     assert call(monkeypatch, fits, *arguments) == 130
     assert (
         capsys.readouterr().err.splitlines()[-1]
-        == f"Interrupted; 1 complete run and hyperparameters.md in {tmp_path}."
+        == f"Interrupted; 1 complete run and hyperparameters.md in {tmp_path};"
+        " the same command goes on."
     )
     assert "| otl | 30 | nearest | " in (tmp_path / "hyperparameters.md").read_text()
 

@@ -99,6 +99,9 @@ def test_an_interrupted_trace_says_what_has_been_written(
         str(tmp_path),
     ]
     assert call(monkeypatch, traces, *arguments) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == f"Interrupted; 3 checkpoints in {tmp_path}."
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "Interrupted; 0 complete runs and 3 checkpoints of solvers_thompson_n60_l0.5_s0_cg in"
+        f" {tmp_path}; the same command goes on."
+    )
     record = json.loads((tmp_path / "solvers_thompson_n60_l0.5_s0_cg.json").read_text())
     assert (len(record["checkpoints"]), record["complete"]) == (3, False)

@@ -435,7 +435,8 @@ def test_an_interrupted_regression_leaves_its_records_and_the_table(
     assert call(monkeypatch, "bench", "regression", *arguments) == 130
     assert (
         capsys.readouterr().err.splitlines()[-1]
-        == f"Interrupted; 1 complete run and regression.md in {tmp_path}."
+        == f"Interrupted; 1 complete run and regression.md in {tmp_path};"
+        " the same command goes on."
     )
     assert (tmp_path / "regression_toy_0_cg_mean.json").is_file()
     assert any(line.startswith("| cg | 0.") for line in read_rows(tmp_path / "regression.md"))
