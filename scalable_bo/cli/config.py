@@ -60,8 +60,8 @@ from torch import Tensor
 from scalable_bo.evaluation.executors import executor_maker
 from scalable_bo.evaluation.external import Command
 from scalable_bo.evaluation.functions import REFERENCE, load_function, require_reference
+from scalable_bo.space.plain_values import nearest
 from scalable_bo.space.space import VERSION, Space
-from scalable_bo.space.tables import nearest
 from scalable_bo.study.study import Study
 
 MAX_BYTES = 2**20

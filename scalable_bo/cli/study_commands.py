@@ -120,10 +120,10 @@ def ask(
         for number, params in zip(batch.ids, batch.params, strict=True):
             typer.echo(json.dumps({"id": number, "params": params}))
         return
-    from scalable_bo.storage.shown import number as as_text
+    from scalable_bo.storage.shown import short_value
 
     rows = [
-        (str(number), *map(as_text, params.values()))
+        (str(number), *map(short_value, params.values()))
         for number, params in zip(batch.ids, batch.params, strict=True)
     ]
     print_table(f"{count(batch.ids, 'point')} to evaluate", ("id", *batch.params[0]), (), rows)

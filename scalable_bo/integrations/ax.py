@@ -25,8 +25,8 @@ from acquisition.strategy import Strategy
 from scalable_bo._packages import require
 from scalable_bo.integrations.ax_node import ThompsonNode, node_to_dict
 from scalable_bo.integrations.box import Box, LinearConstraints
+from scalable_bo.integrations.chooser import Chooser, fitted_model
 from scalable_bo.integrations.discrete import discrete_batch, split_batches
-from scalable_bo.integrations.surrogate import Chooser, fitted_model
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.training import TrainingData
 from surrogates import CG, SDD, SGD, Auto, Cholesky, PathwiseGP, SketchAndProject, checks

@@ -22,8 +22,8 @@ from acquisition import Request, Strategy
 from acquisition.strategies import make_strategy
 from acquisition.strategy import Sampler
 from scalable_bo._packages import require
+from scalable_bo.integrations.chooser import Chooser, fitted_model
 from scalable_bo.integrations.discrete import split_batches
-from scalable_bo.integrations.surrogate import Chooser, fitted_model
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.goal import Goal
@@ -36,7 +36,7 @@ from scalable_bo.study.design import (
     default_num_initial,
     remaining,
 )
-from scalable_bo.study.outcomes import acquisition_goal, goal_strategy
+from scalable_bo.study.goals import acquisition_goal, goal_strategy
 from scalable_bo.study.surrogate import FITTED_ALWAYS_UP_TO
 from surrogates import PathwiseGP, Solver, checks
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from acquisition.log_ei import LIGHT_SAMPLER, NEGLIGIBLE_NOISE
 from scalable_bo.modelling.factory import SurrogateFactory
-from scalable_bo.modelling.fitting import fit
+from scalable_bo.modelling.fitting import fit_surrogate
 from scalable_bo.modelling.roughness import evidence_of_roughness
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.space import Space
@@ -176,5 +176,5 @@ def believe(
     space: Space, data: TrainingData, factory: SurrogateFactory, generator: torch.Generator
 ) -> Belief:
     """Return the posterior of plain data of which the largest is best, by a fit to few of them."""
-    fitted = fit(factory, data, generator, few=True)
+    fitted = fit_surrogate(factory, data, generator, few=True)
     return Belief(space, 1.0, factory.build(data, fitted), data)

@@ -48,7 +48,7 @@ def randomness(seed: int, number: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state[0]))
 
 
-def fit(
+def fit_surrogate(
     factory: SurrogateFactory, data: TrainingData, generator: torch.Generator, *, few: bool = False
 ) -> PathwiseGP:
     """Return a small model whose hyperparameters maximise the likelihood of a random subset; by the

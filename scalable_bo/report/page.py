@@ -22,7 +22,7 @@ from scalable_bo.report.svg import draw, draw_lines, draw_shares, escape, shorte
 from scalable_bo.report.views import outcome_name
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.parameters import Categorical, Parameter
-from scalable_bo.storage.shown import describe_excess, describe_params, number
+from scalable_bo.storage.shown import describe_excess, describe_params, short_value
 from surrogates.atomic import write_atomically
 
 NUM_BEST_ROWS = 15
@@ -123,7 +123,7 @@ def _of_pending(snapshot: Snapshot) -> str:
     curves = [belief.curve(rows.X[shown]) for belief in snapshot.beliefs]
     columns = {
         f"{outcome_name(snapshot, j)}, predicted": [
-            number(told) + ", told"
+            short_value(told) + ", told"
             if not np.isnan(told)
             else f"{mean:.4g}" + (f" ({low:.4g} to {high:.4g})" if high > low else "")
             for told, mean, low, high in zip(
@@ -203,7 +203,7 @@ def _of_best(snapshot: Snapshot, row: int) -> list[str]:
             _section("Pareto front", draw(views.front(snapshot))),
             _section("Points of the front", _rows_table(snapshot, front[:NUM_BEST_ROWS]), note),
         ]
-    note = f"Row {row}, {number(rows.values[row].item())} at {params}."
+    note = f"Row {row}, {short_value(rows.values[row].item())} at {params}."
     if snapshot.beliefs:
         mean, low, high = (float(part) for part in snapshot.beliefs[0].curve(rows.X[[row]]))
         note += f" The surrogate's mean there is {mean:.4g}"
@@ -340,10 +340,10 @@ def _rows_table(
     space = snapshot.space
     outcomes = ["value"] if snapshot.goal is None else list(snapshot.goal.names)
     values = snapshot.outcomes[shown].T.tolist() if predicted is None else []
-    told = {name: list(map(number, of)) for name, of in zip(outcomes, values, strict=False)}
+    told = {name: list(map(short_value, of)) for name, of in zip(outcomes, values, strict=False)}
     names = [*space.names, *space.fixed]
     points = space.to_dicts(rows.X[shown])
-    params = {name: [number(point.get(name, "–")) for point in points] for name in names}
+    params = {name: [short_value(point.get(name, "–")) for point in points] for name in names}
     asks = ["added" if ask == 0 else int(ask) for ask in rows.asks[shown]]
     table = {"row": shown.tolist(), "ask": asks, **told, **params, **(predicted or {})}
     heads = [shorten(name, 60) for name in table]

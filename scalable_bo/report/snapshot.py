@@ -19,9 +19,9 @@ from acquisition.strategies import make_strategy
 from scalable_bo.modelling.belief import QUICK_UP_TO, Belief, believe
 from scalable_bo.modelling.factory import MEAN_WEIGHTS, SurrogateFactory, mean_of
 from scalable_bo.modelling.fitting import fit_warped, is_for_few, randomness
-from scalable_bo.modelling.outcomes import OutcomeModels
+from scalable_bo.modelling.outcome_models import OutcomeModels
 from scalable_bo.modelling.training import FEWEST_VALUES, TrainingData
-from scalable_bo.space.cells import apart
+from scalable_bo.space.cell_texts import apart
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
 from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalable_bo.serving.leases import NOBODY, Lease, Leases
-from scalable_bo.serving.pool import Pool
+from scalable_bo.serving.supply import Supply
 from scalable_bo.serving.tells import Teller, Told
 from scalable_bo.storage.rounds import Batch
 from scalable_bo.study.study import Study
@@ -93,7 +93,7 @@ class Desk:
         self._lock = threading.Lock()
         self.leases.give(pending.ids, NOBODY)
         self.teller = Teller(study.tell, self._forget)
-        self.pool = Pool(study.ask, self._take_over, batch, budget)
+        self.pool = Supply(study.ask, self._take_over, batch, budget)
         self.pool.note(0, 0, 0)
 
     def ask(self, q: int, worker: str) -> Handout:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from scalable_bo.space.parameters import Categorical, Float, Parameter
-from scalable_bo.space.tables import finite, read_fields
+from scalable_bo.space.plain_values import finite, read_fields
 
 # Of the largest value that the terms can take together: what two ways of adding the same numbers
 # may differ by, in float32.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from scalable_bo.space.parameters import Parameter
-from scalable_bo.space.tables import Choice, refusal
+from scalable_bo.space.plain_values import Choice, refusal
 
 
 def read_dicts(

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from scalable_bo._packages import require
-from scalable_bo.space.cells import position
+from scalable_bo.space.cell_texts import position
 from scalable_bo.space.constraints import Conditions
 from scalable_bo.space.parameters import Categorical, Int, Parameter
-from scalable_bo.space.tables import Choice, refusal
+from scalable_bo.space.plain_values import Choice, refusal
 
 require("pandas", extra="tables", user="A table of points")
 

@@ -17,7 +17,7 @@ from botorch.utils.multi_objective.hypervolume import infer_reference_point
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
-from scalable_bo.space.tables import finite
+from scalable_bo.space.plain_values import finite
 
 DIRECTIONS = {"minimize": -1.0, "maximize": 1.0}
 ONLY = "value"  # the name of an objective that has none

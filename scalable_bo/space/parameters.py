@@ -20,8 +20,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from scalable_bo.space.cells import position
-from scalable_bo.space.tables import (
+from scalable_bo.space.cell_texts import position
+from scalable_bo.space.plain_values import (
     Choice,
     Condition,
     condition,

@@ -34,7 +34,7 @@ from scalable_bo.space.parameters import (
     is_fixed_value,
     read_parameter,
 )
-from scalable_bo.space.tables import Choice, plain, read_fields, refusal
+from scalable_bo.space.plain_values import Choice, plain, read_fields, refusal
 from surrogates import checks
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from scalable_bo.space.parameters import Categorical, Float, Int, Parameter
+from scalable_bo.space.plain_values import plain
 from scalable_bo.space.space import VERSION
-from scalable_bo.space.tables import plain
 from scalable_bo.storage.record import make_settings
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Rows

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from scalable_bo._packages import require
-from scalable_bo.space.cells import position
-from scalable_bo.space.tables import Choice
+from scalable_bo.space.cell_texts import position
+from scalable_bo.space.plain_values import Choice
 
 require("pyarrow", extra="tables", user="A Parquet file")
 

@@ -238,7 +238,7 @@ class Result:
             best |= least.params
         elif self.front:
             best = {"points on the front": len(self.front), "hypervolume": self.hypervolume}
-        return shown.table(
+        return shown.html_table(
             "Result",
             best
             | ({} if math.isnan(self.predicted_value) else {"predicted": self.predicted_value})

@@ -17,10 +17,10 @@ import numpy as np
 from torch import Tensor
 
 from scalable_bo._packages import require
-from scalable_bo.space.cells import cell_texts, unguarded
+from scalable_bo.space.cell_texts import cell_texts, unguarded
 from scalable_bo.space.parameters import Float, Parameter
+from scalable_bo.space.plain_values import nearest
 from scalable_bo.space.space import Space
-from scalable_bo.space.tables import nearest
 
 require("pandas", extra="tables", user="A sheet")
 

@@ -14,7 +14,7 @@ LONGEST = 60  # characters of a value
 
 def describe_params(params: Mapping[str, Any]) -> str:
     """Return parameters on one line, such as ``x = 0.5, kind = a``; the first few of many."""
-    parts = [f"{_short(name)} = {number(value)}" for name, value in params.items()]
+    parts = [f"{_short(name)} = {short_value(value)}" for name, value in params.items()]
     more = [f"{len(parts) - MOST_PARAMETERS} more"] if len(parts) > MOST_PARAMETERS else []
     return ", ".join([*parts[:MOST_PARAMETERS], *more])
 
@@ -30,16 +30,16 @@ def describe_excess(excess: Mapping[str, float]) -> str:
     return "breaks " + ", ".join(f"{_short(n)} by {amount:.3g}" for n, amount in excess.items())
 
 
-def number(value: Any) -> str:
+def short_value(value: Any) -> str:
     """Return a value in few characters."""
     return f"{value:.6g}" if isinstance(value, float) else _short(value)
 
 
-def table(title: str, rows: Mapping[str, Any]) -> str:
+def html_table(title: str, rows: Mapping[str, Any]) -> str:
     """Return an HTML table with a title and a line for every entry."""
     lines = "".join(
         f"<tr><th style='text-align:left'>{html.escape(_short(name))}</th>"
-        f"<td style='text-align:left'>{html.escape(number(value))}</td></tr>"
+        f"<td style='text-align:left'>{html.escape(short_value(value))}</td></tr>"
         for name, value in rows.items()
     )
     return f"<table><caption>{html.escape(_short(title))}</caption>{lines}</table>"

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from scalable_bo._packages import require
 from scalable_bo.evaluation.evaluator import storable
-from scalable_bo.space.cells import apart, cell_texts, guarded, unguarded
+from scalable_bo.space.cell_texts import apart, cell_texts, guarded, unguarded
+from scalable_bo.space.plain_values import Choice
 from scalable_bo.space.space import Categorical, Space
-from scalable_bo.space.tables import Choice
 from scalable_bo.storage.rows import Outcomes
 from scalable_bo.storage.sheets import (
     EMPTY,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from scalable_bo.modelling.belief import QUICK_UP_TO, Belief, believe
-from scalable_bo.modelling.outcomes import OutcomeModels
+from scalable_bo.modelling.outcome_models import OutcomeModels
 from scalable_bo.modelling.training import FEWEST_VALUES
 from scalable_bo.space.space import Space
 from scalable_bo.storage.record import StudyRecord

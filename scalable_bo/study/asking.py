@@ -22,7 +22,7 @@ from acquisition.strategy import ChoosingStrategy, Request, SharingStrategy, Str
 from scalable_bo.modelling.belief import believe
 from scalable_bo.modelling.factory import INPUTS_APART, SurrogateFactory
 from scalable_bo.modelling.fitting import is_for_few, randomness
-from scalable_bo.modelling.outcomes import OutcomeModels
+from scalable_bo.modelling.outcome_models import OutcomeModels
 from scalable_bo.modelling.training import FEWEST_VALUES, SCALES, TrainingData
 from scalable_bo.space.space import Space
 from scalable_bo.storage.pools import Pool
@@ -31,8 +31,8 @@ from scalable_bo.storage.rows import keys
 from scalable_bo.storage.storage import Ask
 from scalable_bo.study.choices import BestOfPool, Choice, Part, choose_parts, draw_from_pool
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
+from scalable_bo.study.goals import acquisition_goal
 from scalable_bo.study.known import Known
-from scalable_bo.study.outcomes import acquisition_goal
 from scalable_bo.study.pace import PROBED_COLUMNS, Plan, end_of_fit, local_parts, plan_here
 from scalable_bo.study.surrogate import KeptSurrogate
 from scalable_bo.study.team import Team, make_job, read_job

@@ -26,7 +26,7 @@ from scalable_bo.evaluation.executors import by_threads
 from scalable_bo.evaluation.external import Command
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.report.snapshot import Snapshot, take_snapshot, to_frame
-from scalable_bo.space.cells import apart
+from scalable_bo.space.cell_texts import apart
 from scalable_bo.space.constraints import CallableConstraint
 from scalable_bo.space.goal import ONLY, Goal
 from scalable_bo.space.space import Space
@@ -41,9 +41,9 @@ from scalable_bo.storage.storage import Change, MemoryStorage, Storage
 from scalable_bo.study.answers import Answers, Predicted
 from scalable_bo.study.asking import Proposer
 from scalable_bo.study.design import default_num_initial
+from scalable_bo.study.goals import goal_strategy
 from scalable_bo.study.known import Known
 from scalable_bo.study.optimize import Run, unmeasured
-from scalable_bo.study.outcomes import goal_strategy
 from scalable_bo.study.team import Team
 from surrogates import PathwiseGP, Solver, checks
 
@@ -780,7 +780,7 @@ class Study:
 
     def _repr_html_(self) -> str:
         best = {} if math.isnan(self.best_value) else {"best value": self.best_value}
-        return shown.table(self._record.storage.name, self._shown() | best)
+        return shown.html_table(self._record.storage.name, self._shown() | best)
 
     def _shown(self) -> dict[str, Any]:
         goal = self._record.goal

@@ -25,7 +25,7 @@ from optuna.testing.pytest_samplers import (
 from optuna.trial import TrialState
 
 from acquisition import STRATEGIES, ParallelThompsonSampling, Request
-from scalable_bo.integrations import surrogate
+from scalable_bo.integrations import chooser
 from scalable_bo.integrations.encoding import TrialSpace
 from scalable_bo.integrations.optuna import ThompsonSampler
 from scalable_bo.modelling import fitting
@@ -106,7 +106,7 @@ def fits_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
         fits.append((len(data.U), few))
         return fitting.fit_warped(factory, data, generator, few=few, **options)
 
-    monkeypatch.setattr(surrogate, "fit_warped", noted)
+    monkeypatch.setattr(chooser, "fit_warped", noted)
     return fits
 
 

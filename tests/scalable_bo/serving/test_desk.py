@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scalable_bo.serving.desk import Desk, Handout, UnavailableError
-from scalable_bo.serving.pool import Pool
+from scalable_bo.serving.supply import Supply
 from scalable_bo.serving.tells import Told
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage.rounds import Batch
@@ -201,7 +201,7 @@ class Paced:
 def test_more_is_asked_for_at_once_where_workers_are_quick() -> None:
     paced = Paced()
     waiting: list[int] = []
-    pool = Pool(paced.ask, lambda batch: waiting.extend(batch.ids), 2, math.inf)
+    pool = Supply(paced.ask, lambda batch: waiting.extend(batch.ids), 2, math.inf)
     pool.note(0, 0, 0)
     eventually(lambda: waiting)
     for _ in range(20):
@@ -220,7 +220,7 @@ def test_an_ask_that_runs_is_abandoned_at_the_end() -> None:
             time.sleep(0.01)
             callback("solving")
 
-    pool = Pool(ask_forever, lambda batch: None, 1, math.inf)
+    pool = Supply(ask_forever, lambda batch: None, 1, math.inf)
     pool.note(0, 0, 0)
     time.sleep(0.05)
     assert pool.close()

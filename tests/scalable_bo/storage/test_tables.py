@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scalable_bo.space.cells import FORMULA_STARTS, cell_texts, guarded, unguarded
+from scalable_bo.space.cell_texts import FORMULA_STARTS, cell_texts, guarded, unguarded
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.storage.pools import Pool
 from scalable_bo.storage.tables import write_table

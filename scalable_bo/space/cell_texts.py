@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from scalable_bo.space.tables import Choice, plain
+from scalable_bo.space.plain_values import Choice, plain
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from scalable_bo.modelling.factory import SurrogateFactory
-from scalable_bo.modelling.fitting import REFIT_GROWTH, fit
+from scalable_bo.modelling.fitting import REFIT_GROWTH, fit_surrogate
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.storage.storage import Ask
 from surrogates import PathwiseGP
@@ -56,7 +56,7 @@ class OutcomeModels:
         if refit or not _are_alike(basis, self._fitted_to):
             generator = self.randomness(number if refit else refits[-1].number)
             few = max(len(part.U) for part in basis) <= FEW_VALUES
-            self._fitted = [fit(self.factory, part, generator, few=few) for part in basis]
+            self._fitted = [fit_surrogate(self.factory, part, generator, few=few) for part in basis]
             self._fitted_to = basis
         pairs = zip(known, self._fitted, strict=True)
         return [self.factory.build(part, fitted) for part, fitted in pairs], known, refit

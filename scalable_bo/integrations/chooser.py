@@ -11,7 +11,7 @@ from torch import Tensor
 
 from acquisition.strategy import Request, Strategy
 from scalable_bo.modelling.factory import SurrogateFactory
-from scalable_bo.modelling.fitting import fit, fit_warped, is_for_few
+from scalable_bo.modelling.fitting import fit_surrogate, fit_warped, is_for_few
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.choices import choose_parts
 from scalable_bo.study.pace import end_of_fit, local_parts, plan_here
@@ -91,7 +91,7 @@ def fitted_model(
         deadline: of ``time.perf_counter``, when the fit ends; ``None`` for none.
     """
     if has_limit:
-        return factory.build(data, fit(factory, data, generator)), data
+        return factory.build(data, fit_surrogate(factory, data, generator)), data
     few = is_for_few(strategy, q, len(data.U))
     fitted, data = fit_warped(factory, data, generator, few=few, deadline=deadline)
     return factory.build(data, fitted), data

@@ -25,13 +25,13 @@ LONGEST_PAUSE = 60.0
 logger = logging.getLogger(__name__)
 
 
-class Ask(Protocol):
+class AskFunction(Protocol):
     """``Study.ask``."""
 
     def __call__(self, q: int, *, callback: Callable[[str], None] | None = None) -> Batch: ...
 
 
-class Pool:
+class Supply:
     """Asks a study for points in a thread, by the rule of
     :func:`scalable_bo.study.asynchronous.number_to_ask_for`.
 
@@ -46,7 +46,7 @@ class Pool:
     """
 
     def __init__(
-        self, ask: Ask, take_over: Callable[[Batch], None], batch: int, budget: float
+        self, ask: AskFunction, take_over: Callable[[Batch], None], batch: int, budget: float
     ) -> None:
         self.trouble: str | None = None
         self._ask = ask
