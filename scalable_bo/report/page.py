@@ -333,8 +333,8 @@ def _of_failures(snapshot: Snapshot) -> list[str]:
 def _rows_table(
     snapshot: Snapshot, shown: np.ndarray, predicted: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """Return a table of rows: their asks, their outcomes and their parameters; of pending ones what
-    is ``predicted`` behind these, in place of the outcomes.
+    """Return a table of rows: their asks, their outcomes, their parameters and notes; of pending
+    ones what is ``predicted`` behind the parameters, in place of the outcomes.
     """
     rows = snapshot.rows
     space = snapshot.space
@@ -345,7 +345,9 @@ def _rows_table(
     points = space.to_dicts(rows.X[shown])
     params = {name: [short_value(point.get(name, "–")) for point in points] for name in names}
     asks = ["added" if ask == 0 else int(ask) for ask in rows.asks[shown]]
+    notes = [rows.notes.get(row, "") for row in shown.tolist()]
     table = {"row": shown.tolist(), "ask": asks, **told, **params, **(predicted or {})}
+    table |= {"note": notes} if any(notes) else {}
     heads = [shorten(name, 60) for name in table]
     return _table(heads, list(zip(*table.values(), strict=True)), 2 + len(told), "word")
 

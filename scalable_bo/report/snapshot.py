@@ -254,8 +254,6 @@ def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame
     frame = space.to_frame(rows.X)
     import pandas as pd
 
-    told = np.where(rows.values.isfinite(), "observed", "failed")
-    status = np.where(rows.told, told, "pending")
     reasons = [rows.reasons.get(row, "") for row in range(len(rows))]
     columns: list[tuple[str, Any]] = [("value", rows.values.numpy().copy())]
     if goal is not None:
@@ -264,11 +262,13 @@ def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame
         columns += [("feasible", goal.feasible(Y).numpy())]
         if goal.num_objectives > 1:
             columns += [("front", goal.front(Y).numpy())]
-    columns += [("noise", rows.noise.numpy().copy()), ("status", status), ("reason", reasons)]
+    columns += [("noise", rows.noise.numpy().copy()), ("status", rows.status())]
+    columns += [("reason", reasons)]
     columns += [("ask", rows.asks.numpy().copy())]
     for name, times in zip(("asked", "told"), rows.times.T.numpy(), strict=False):
         columns += [(name, pd.to_datetime(times, unit="s", utc=True).as_unit("us"))]
     columns += [("seconds", rows.times[:, 2].numpy().copy())]
+    columns += [("note", [rows.notes.get(row, "") for row in range(len(rows))])]
     names = apart([name for name, _ in columns], frame)
     for name, (_, column) in zip(names, columns, strict=True):
         frame[name] = column

@@ -170,6 +170,9 @@ class _Replay:
         self._ids.extend(ids)
         self._outcomes.append(outcomes)
 
+    def set_note(self, id: int, text: str) -> None:
+        self.contents.set_note(id, text)
+
     def remove_outcomes(self, ids: Sequence[int]) -> None:
         self.settle()
         self.contents.remove_outcomes(ids)

@@ -170,6 +170,17 @@ class StudyRecord:
             outcomes = new.outcomes.told_at(time.time())
             self._write("add_source", source, new.X, outcomes, self.rows.next_told)
 
+    def note(self, id: int, text: str) -> None:
+        """Note a text of a row, in place of what was noted before.
+
+        Raises:
+            ValueError: if there is no such row.
+        """
+        with self._changing():
+            self.rows.require([id])
+            if self.rows.notes.get(id, "") != text:
+                self._write("set_note", id, text)
+
     def retry(self, ids: Sequence[int] | None) -> None:
         """Make rows that failed pending again; ``None`` for all.
 

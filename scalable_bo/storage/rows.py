@@ -217,6 +217,7 @@ class Rows:
         told: (N,) whether the row has failed or has a value of every outcome; it is pending
             otherwise.
         reasons: why an evaluation failed, by row.
+        notes: of the user, by row.
         observed: the rows with a value of every outcome, in the order told.
         next_told: more than the place of any row in the order told.
     """
@@ -230,13 +231,21 @@ class Rows:
         self.times = torch.empty(0, 3, dtype=torch.float64, device="cpu")
         self.told = torch.empty(0, dtype=torch.bool, device="cpu")
         self.reasons: dict[int, str] = {}
+        self.notes: dict[int, str] = {}
         self.observed: list[int] = []
         self.next_told = 0
 
     def __len__(self) -> int:
         return len(self.X)
 
-    def outcomes(self, num_outcomes: int, rows: slice | Tensor = slice(None)) -> Tensor:
+    def status(self, rows: Sequence[int] | slice = slice(None)) -> np.ndarray:
+        """Return whether rows (k,) are "observed", "failed" or "pending"."""
+        told = np.where(self.values[rows].isfinite(), "observed", "failed")
+        return np.where(self.told[rows], told, "pending")
+
+    def outcomes(
+        self, num_outcomes: int, rows: Sequence[int] | slice | Tensor = slice(None)
+    ) -> Tensor:
         """Return the values of rows (k, m), NaN where failed or not told."""
         further = _widened(self.further[rows], num_outcomes - 1)
         return torch.cat([self.values[rows][:, None], further], dim=1)
@@ -317,6 +326,15 @@ class Rows:
         self.reasons = {row: why for row, why in self.reasons.items() if row not in changed}
         self.record(ids, outcomes)
 
+    def require(self, ids: Sequence[int]) -> None:
+        """Require that there are such rows.
+
+        Raises:
+            ValueError: naming those that there are not.
+        """
+        if unknown := [number for number in ids if not 0 <= number < len(self)]:
+            raise ValueError(f"`ids` must have been asked, got unknown {few(unknown)}.")
+
     def untold(
         self, ids: Sequence[int], outcomes: Outcomes, names: Sequence[str]
     ) -> tuple[list[int], Outcomes]:
@@ -327,8 +345,7 @@ class Rows:
             ValueError: if an id is unknown, repeated or was told another value, or as
                 ``require_same_noise``.
         """
-        if unknown := [number for number in ids if not 0 <= number < len(self)]:
-            raise ValueError(f"`ids` must have been asked, got unknown {few(unknown)}.")
+        self.require(ids)
         if repeated := sorted(number for number, count in Counter(ids).items() if count > 1):
             raise ValueError(f"`ids` must be distinct, got {few(repeated)} twice.")
         index = torch.tensor(ids, dtype=torch.long, device="cpu")

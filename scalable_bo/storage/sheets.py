@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from scalable_bo._packages import require
-from scalable_bo.space.cell_texts import cell_texts, unguarded
+from scalable_bo.space.cell_texts import apart, cell_texts, unguarded
 from scalable_bo.space.parameters import Float, Parameter
 from scalable_bo.space.plain_values import nearest
 from scalable_bo.space.space import Space
@@ -31,7 +31,7 @@ READ_AT_ONCE = 2**20  # characters
 EMPTY = ("", "nan", "none", "na", "n/a", "-", "–")
 # What tables of this project have beside parameters and outcomes
 OTHERS = (
-    *("id", "status", "reason", "noise", "ask", "asked", "told", "seconds"),
+    *("id", "status", "reason", "noise", "ask", "asked", "told", "seconds", "note"),
     *("feasible", "front"),
 )
 
@@ -103,14 +103,15 @@ def decimal_of(how: Mapping[str, str]) -> str:
 
 @dataclass
 class Filled:
-    """What a sheet says of points: their ids, values of outcomes by name, known variances, and why
-    evaluations failed, by id.
+    """What a sheet says of points: their ids, values of outcomes by name, known variances, why
+    evaluations failed, by id, and the notes on points, by id.
     """
 
     ids: list[int] = field(default_factory=list)
     values: list[dict[str, float]] = field(default_factory=list)
     noise: list[float] = field(default_factory=list)
     reasons: dict[int, str] = field(default_factory=dict)
+    notes: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, frame: pd.DataFrame, space: Space, X: Tensor, names: Sequence[str]) -> Filled:
@@ -145,6 +146,7 @@ class _Sheet:
         self._space = space
         self._points = X
         self._names = names
+        (self._note,) = apart(["note"], [*space.names, *space.fixed, *names])
         self._seen: set[int] = set()
         self._comma = frame.attrs.get("decimal") == ","
         self.problems = list(self._wrong_columns())
@@ -167,7 +169,8 @@ class _Sheet:
         values = {n: self._number(row, n, cells[n]) for n in self._names if n in cells}
         told = {name: value for name, value in values.items() if not math.isnan(value)}
         reason = cell_text(cells.get("reason", ""))
-        if not (told or reason) or self.problems and "id" not in cells:
+        note = cell_text(cells.get(self._note, ""))
+        if not (told or reason or note) or self.problems and "id" not in cells:
             return
         id = self._number(row, "id", cells["id"])
         if id not in range(len(self._points)) or id in self._seen:
@@ -175,6 +178,10 @@ class _Sheet:
             self._report(row, "id", f"{cell_text(cells['id'])!r} is {what}")
             return
         self._seen.add(int(id))
+        if note:
+            filled.notes[int(id)] = unguarded(note)
+        if not (told or reason):
+            return
         asked = self._points[int(id)].tolist()
         for (name, param), number in zip(self._space.params.items(), asked, strict=True):
             if cell_text(cells.get(name)):

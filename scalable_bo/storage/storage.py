@@ -137,6 +137,9 @@ class Contents:
         self.rows.record(self.rows.append(X, 0), outcomes)
         self.sources.append(source)
 
+    def set_note(self, id: int, text: str) -> None:
+        self.rows.notes[id] = text
+
     def remove_outcomes(self, ids: Sequence[int]) -> None:
         self.rows.forget(ids)
 
@@ -212,6 +215,9 @@ class Storage(Protocol):
     def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
         """Store added data: points (n, d) and their outcomes."""
 
+    def set_note(self, id: int, text: str) -> None:
+        """Store what the user notes of a point, in place of what was noted before."""
+
     def remove_outcomes(self, ids: Sequence[int]) -> None:
         """Make points that were told pending again."""
 
@@ -276,6 +282,9 @@ class LoggedStorage(ABC):
 
     def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
         self._append("add_source", source, X, outcomes, first_told)
+
+    def set_note(self, id: int, text: str) -> None:
+        self._append("set_note", id, text)
 
     def remove_outcomes(self, ids: Sequence[int]) -> None:
         self._append("remove_outcomes", ids)

@@ -227,7 +227,8 @@ def write_table(
     if suffix == ".parquet":
         frame.to_parquet(path)
         return
-    for name in Remarks([*space.names, *space.fixed], names).names:
+    parameters = [*space.names, *space.fixed]
+    for name in (*Remarks(parameters, names).names, *apart(["note"], parameters)):
         if name in frame:
             frame[name] = _translated(frame[name], guarded)
     if suffix == ".xlsx":

@@ -22,6 +22,7 @@ from gpytorch.kernels import Kernel
 from acquisition import Strategy
 from acquisition.strategies import make_strategy
 from acquisition.strategy import Sampler
+from scalable_bo.evaluation.evaluator import storable
 from scalable_bo.evaluation.executors import by_threads
 from scalable_bo.evaluation.external import Command
 from scalable_bo.modelling.factory import SurrogateFactory
@@ -350,7 +351,7 @@ class Study:
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return all rows by id: the parameters, ``value``, ``noise``, ``status``, ``reason``,
-        ``ask``, ``asked``, ``told`` and ``seconds``.
+        ``ask``, ``asked``, ``told``, ``seconds`` and ``note``.
 
         ``status`` is "observed", "failed" for a ``reason``, or "pending", also beside the values of
         some of several outcomes; ``ask`` is the number of the ask, 0 for added data. ``asked`` and
@@ -456,8 +457,8 @@ class Study:
         Args:
             ids: a ``Batch``, for all of its points, or any of its ``ids`` in any order. Or a
                 :meth:`sheet` that has been filled in, alone: a DataFrame, or the path of a CSV or
-                Excel file, in which an empty cell says nothing and ``reason`` that an evaluation
-                failed.
+                Excel file, in which an empty cell says nothing, ``reason`` that an evaluation
+                failed, and ``note``, if there is such a column, what :meth:`note` takes.
             values: one for each id, whatever holds a number; of several outcomes, a dict or a tuple
                 for each, or a table with a column for each outcome.
             noise: known variances of the values, one for each id or one for all; ``None`` if they
@@ -472,9 +473,25 @@ class Study:
                 others are not.
         """
         ids = ids.ids if isinstance(ids, Batch) else ids
+        notes: dict[int, str] = {}
         if values is None and (isinstance(ids, str | os.PathLike) or hasattr(ids, "columns")):
-            ids, values, noise, reasons = self._read_filled(ids)
+            ids, values, noise, reasons, notes = self._read_filled(ids)
         self._record.tell(*read_told(ids, values, noise, reasons, self.outcomes, seconds))
+        for id, text in notes.items():
+            self._record.note(id, text)
+
+    def note(self, id: int, text: str) -> None:
+        """Note something of a point, whatever has become of it, in place of what was noted before.
+        Notes stand in tables and reports, and change no ask.
+
+        Raises:
+            TypeError: if ``text`` is no text.
+            ValueError: if there is no such point.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"`text` must be a text, got {text!r:.80}.")
+        (id,) = whole_numbers([id])
+        self._record.note(id, storable(text))
 
     def sheet(self, batch: Batch) -> pd.DataFrame:
         """Return points as a table for people: by ``id`` the parameters, an empty column for each
@@ -492,8 +509,8 @@ class Study:
         parameters = [*self.space.names, *self.space.fixed]
         return apart(self._record.outcome_names, parameters)
 
-    def _read_filled(self, sheet: Any) -> tuple[list[int], Any, Any, dict[int, str]]:
-        """Return what ``tell`` is given by a sheet."""
+    def _read_filled(self, sheet: Any) -> tuple[Any, ...]:
+        """Return what ``tell`` is given by a sheet, and its notes by id."""
         from scalable_bo.storage.sheets import Filled, read_sheet  # which needs an extra
 
         frame = read_sheet(Path(sheet)) if isinstance(sheet, str | os.PathLike) else sheet
@@ -508,7 +525,7 @@ class Study:
         ]
         if not self.outcomes:
             values = [math.nan if told is math.nan else told[ONLY] for told in values]
-        return found.ids, values, noise, found.reasons
+        return found.ids, values, noise, found.reasons, found.notes
 
     def retry(self, ids: Sequence[int] | None = None) -> Batch:
         """Make points that failed pending again, such as after mending the objective;

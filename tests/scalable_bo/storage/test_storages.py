@@ -118,6 +118,15 @@ def test_times_come_back_to_the_last_bit(reopen: Callable[[], Storage]) -> None:
         assert found.costs[3].time == 1.7e9 + 0.1
 
 
+def test_notes_come_back_the_last_one_of_each_point(reopen: Callable[[], Storage]) -> None:
+    storage = reopen()
+    fill(storage)
+    for id, text in ((4, "a"), (0, "b"), (4, "c\n≤")):
+        storage.set_note(id, text)
+    for found in (storage.load(2), reopen().load(2)):
+        assert found.rows.notes == {4: "c\n≤", 0: "b"}
+
+
 def test_a_queue_is_kept_in_its_order_until_its_points_are_asked_for(
     reopen: Callable[[], Storage],
 ) -> None:

@@ -42,10 +42,12 @@ class Diary:
     def load(self, dim: int) -> Contents:
         rows = Rows(dim)
         contents = Contents(rows, rows.X)
-        for line in self.lines("ask", "outcomes", "source", "remove", "replace", "queue"):
+        for line in self.lines("ask", "outcomes", "source", "remove", "replace", "queue", "note"):
             if line["kind"] == "queue":
                 X = torch.tensor(line["X"], dtype=torch.float64)
                 contents.queue = torch.cat([contents.queue, X])
+            elif line["kind"] == "note":
+                rows.notes[line["id"]] = line["text"]
             elif line["kind"] == "ask":
                 contents.queue = contents.queue[line["queued"] :]
                 ask = Ask(**line["ask"])
@@ -81,6 +83,9 @@ class Diary:
 
     def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
         self.write("source", source=asdict(source), X=X.tolist(), outcomes=written(outcomes))
+
+    def set_note(self, id: int, text: str) -> None:
+        self.write("note", id=id, text=text)
 
     def remove_outcomes(self, ids: Sequence[int]) -> None:
         self.write("remove", ids=list(ids))

@@ -444,6 +444,7 @@ def test_columns_named_like_parameters_stay_apart() -> None:
         "asked",
         "told",
         "seconds",
+        "note",
     ]
     assert study.to_dataframe()["value_"].tolist() == [7.0]
     study = make(space=Space(value=Float(0, 1), value_=Int(1, 3)))
