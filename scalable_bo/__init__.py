@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from scalable_bo.space.space import LinearConstraint as LinearConstraint
     from scalable_bo.space.space import Space as Space
     from scalable_bo.storage.fingerprints import FingerprintFile as FingerprintFile
+    from scalable_bo.storage.points import EachPoint as EachPoint
+    from scalable_bo.storage.points import Point as Point
     from scalable_bo.storage.rounds import AskReport as AskReport
     from scalable_bo.storage.rounds import Batch as Batch
     from scalable_bo.storage.rounds import Result as Result
@@ -96,6 +98,7 @@ _NAMES = {
     "scalable_bo.serving.server": "Server",
     "scalable_bo.space.space": "Categorical Float Int LinearConstraint Space",
     "scalable_bo.storage.fingerprints": "FingerprintFile",
+    "scalable_bo.storage.points": "EachPoint Point",
     "scalable_bo.storage.rounds": "AskReport Batch Result Round",
     "scalable_bo.study.study": "Study",
     "surrogates": (

@@ -194,6 +194,10 @@ def _add_answers(app: FastAPI, study: Study, desk: Desk) -> None:
             }
         )
 
+    @app.get("/points")
+    async def points() -> Response:
+        return await computed(lambda: [point.to_dict() for point in study.points()])
+
     @app.get("/best")
     async def best() -> Response:
         return await computed(lambda: _best(study))

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 from scalable_bo.evaluation.evaluator import Evaluation, storable
 from scalable_bo.serving.tokens import read_token
+from scalable_bo.storage.points import Point
 
 logger = logging.getLogger(__name__)
 
@@ -170,6 +171,10 @@ class RemoteStudy:
         """
         found: dict[str, Any] = self._request("GET", "/best")
         return found
+
+    def points(self) -> tuple[Point, ...]:
+        """Return all points by id, as ``Study.points``."""
+        return tuple(map(Point.from_dict, self._request("GET", "/points")))
 
     def ask(self, q: int = 1, *, stopped: Callable[[], bool] = lambda: False) -> RemoteBatch:
         """Return up to q points to evaluate next, leased to this worker; wait while there are none.

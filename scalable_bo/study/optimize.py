@@ -17,6 +17,7 @@ from scalable_bo.evaluation.external import Command
 from scalable_bo.evaluation.failures import FailureLimit
 from scalable_bo.evaluation.interruption import Interruption
 from scalable_bo.evaluation.progress import RoundProgress, peak_of_process, reset_peak_of_process
+from scalable_bo.storage.points import EachPoint, Point
 from scalable_bo.storage.rounds import AskReport, Batch, Round
 from scalable_bo.study.asynchronous import Feed
 from scalable_bo.study.design import NotEnoughLeftError
@@ -49,6 +50,7 @@ class AskAndTell(Protocol):
     def unfinished(self) -> Batch: ...
 
     def ask(self, q: int, *, callback: Callable[[str], None] | None = None) -> Batch: ...
+    def points(self, ids: Sequence[int]) -> Sequence[Point]: ...
     def reasons(self, ids: Sequence[int]) -> list[str | None]: ...
     def retry(self, ids: Sequence[int] | None = None) -> Batch: ...
     def tell(
@@ -74,7 +76,7 @@ class Run:
     max_failures: int | None = None
     retry: str | None = None
     vectorized: bool = False
-    callbacks: Sequence[Callable[[Any, Round], None]] = ()
+    callbacks: Sequence[Callable[[Any, Round], None] | EachPoint] = ()
     progress: bool = True
     asynchronous: bool | int = False
     seconds: float | None = None
@@ -211,6 +213,7 @@ class _Loop:
         self._bar.status(f"{what}: evaluating {len(points.ids)} points")
         assert not isinstance(self._run.objective, Command)
         self._study.tell(points.ids, self._run.objective(points.X))
+        self._show_each(points.ids)
         reasons = self._study.reasons(points.ids)
         pairs = list(zip(points.ids, reasons, strict=True))
         failed = [id for id, reason in pairs if reason is not None]
@@ -268,6 +271,7 @@ class _Loop:
         self._study.tell(ids, values, reasons=failures, seconds=seconds)
         self._to_retry.update(failures)
         self._failed += len(failures)
+        self._show_each(ids)
         self._limit.check(part)
 
     def _is_over(self) -> bool:
@@ -304,7 +308,15 @@ class _Loop:
         self._bar.finish_round(f"round {number}/{self._last}: {report}")
         self._begin_round(seconds_idle)
         for callback in self._run.callbacks:
-            callback(study, report)
+            if not isinstance(callback, EachPoint):
+                callback(study, report)
+
+    def _show_each(self, ids: Sequence[int]) -> None:
+        """Call back with each of the points, which have been told."""
+        callbacks = [one for one in self._run.callbacks if isinstance(one, EachPoint)]
+        for point in self._study.points(ids) if callbacks else ():
+            for callback in callbacks:
+                callback(self._study, point)
 
     def _say(self, what: str, text: str) -> None:
         self._bar.status(f"{what}: {text}")

@@ -33,6 +33,7 @@ from scalable_bo.space.goal import ONLY, Goal
 from scalable_bo.space.space import Space
 from scalable_bo.storage import shown
 from scalable_bo.storage.history import read_history
+from scalable_bo.storage.points import EachPoint, Point, read_points
 from scalable_bo.storage.pools import Pool
 from scalable_bo.storage.record import StudyRecord, make_settings, read_space
 from scalable_bo.storage.rounds import AskReport, Batch, Result, Round
@@ -344,6 +345,24 @@ class Study:
         params = [pending.params[place] for place in places]
         return Batch([pending.ids[place] for place in places], params, pending.X[places])
 
+    def points(self, ids: Sequence[int] | None = None) -> tuple[Point, ...]:
+        """Return all points by id, or those of some ``ids``, each with what became of it so far.
+
+        ```python
+        for point in study.points():
+            print(point.id, point.params, point.status, point.outcomes, point.told, point.note)
+        ```
+
+        Raises:
+            ValueError: if there is no such point.
+        """
+        self._record.refresh()
+        with self._record.lock:
+            rows = self._record.rows
+            wanted = list(range(len(rows))) if ids is None else whole_numbers(ids)
+            rows.require(wanted)
+            return read_points(self.space, rows, self._record.outcome_names, wanted)
+
     def reasons(self, ids: Sequence[int]) -> list[str | None]:
         """Return why each of these points failed; ``None`` for those that did not."""
         with self._record.lock:
@@ -624,7 +643,7 @@ class Study:
         max_failures: int | None = None,
         retry: str | None = None,
         vectorized: bool = False,
-        callbacks: Sequence[Callable[[Study, Round], None]] = (),
+        callbacks: Sequence[Callable[[Study, Round], None] | EachPoint] = (),
         progress: bool = True,
         asynchronous: bool | int = False,
         seconds: float | None = None,
@@ -658,7 +677,8 @@ class Study:
                 them to ``retry``.
             vectorized: call ``objective(X)`` with all points of a round, (q, d) in the user's
                 units, for (q,) values; its exceptions are raised, and the points stay pending.
-            callbacks: each called with the study and the ``Round`` at the end of a round.
+            callbacks: each called with the study and the ``Round`` at the end of a round or, made
+                by ``EachPoint(callback)``, with the study and each ``Point`` as soon as it is told.
             progress: show a bar on a terminal, one plain line a round elsewhere, on stderr.
             asynchronous: give each worker of the ``executor`` that comes free a point at once, in
                 place of waiting for the last of a round: ``True``, or the number of workers of an

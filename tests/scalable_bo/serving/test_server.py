@@ -26,7 +26,7 @@ from scalable_bo.space.space import Float, Space
 from scalable_bo.study.study import Study
 from tests.scalable_bo.serving.requests import post, send
 
-GETS = ("/status", "/best")
+GETS = ("/status", "/best", "/points")
 POSTS = ("/ask", "/tell", "/fail", "/renew", "/release")
 
 
