@@ -21,11 +21,14 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.scripts import script_parser, write_benchmark
+from scalable_bo.cli.console import print_table
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKING_TREE = "."
@@ -52,11 +55,9 @@ class Comparison:
     @property
     def ratio(self) -> float | None:
         """The median of ``after`` over that of ``before``."""
-        return (
-            statistics.median(self.after) / statistics.median(self.before)
-            if self.absent is None
-            else None
-        )
+        if self.absent is not None:
+            return None
+        return statistics.median(self.after) / statistics.median(self.before)
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -67,14 +68,26 @@ class Comparison:
         return min(ratios), max(ratios)
 
     def is_slower(self, limit: float) -> bool:
-        """Whether the ratio is above ``limit`` and every pair says slower,
-        or the workload is lost.
+        """Whether the ratio is above ``limit`` and every pair says slower, or the workload is
+        lost.
         """
-        return self.lost or (
-            self.ratio is not None
-            and self.interval is not None
-            and self.ratio > limit
-            and self.interval[0] > 1.0
+        if self.ratio is None or self.interval is None:
+            return self.lost
+        return self.ratio > limit and self.interval[0] > 1.0
+
+    def row(self, limit: float) -> tuple[str, ...]:
+        """Return a row of the table."""
+        if self.ratio is None or self.interval is None:
+            return self.workload, "–", "–", "–", "–", "LOST" if self.lost else "absent"
+        low, high = self.interval
+        medians = [1e3 * statistics.median(seconds) for seconds in (self.before, self.after)]
+        faster = "faster" if high < 1.0 and self.ratio < 1.0 / limit else ""
+        return (
+            self.workload,
+            *(f"{milliseconds:.1f}" for milliseconds in medians),
+            f"{self.ratio:.2f}",
+            f"{low:.2f} – {high:.2f}",
+            "SLOWER" if self.is_slower(limit) else faster,
         )
 
 
@@ -88,9 +101,10 @@ def compare(
     *,
     threads: int = 1,
     device: str = "cpu",
-    on_workload: Callable[[Comparison], None] | None = None,
+    limit: float = 1.2,
 ) -> list[Comparison]:
-    """Return how fast each workload of ``script`` runs on the code of two commits.
+    """Return how fast each workload of ``script`` runs on the code of two commits, and write a line
+    for each to stderr.
 
     Args:
         repository: whose top folder holds the packages.
@@ -102,7 +116,7 @@ def compare(
         repeats: processes of each commit and workload.
         threads: of each process.
         device: that the script is to use, in its environment.
-        on_workload: called when a workload is done.
+        limit: the ratio above which a line says slower.
 
     Raises:
         ValueError: if a commit is not there.
@@ -110,43 +124,29 @@ def compare(
     """
     found = []
     with ExitStack() as stack:
-        folders = []
-        for commit in (before, after):
-            folder = (
-                repository
-                if commit == WORKING_TREE
-                else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            )
+        folders = [repository, repository]
+        for side, commit in enumerate((before, after)):
             if commit != WORKING_TREE:
-                unpack(repository, commit, folder)
-            folders.append(folder)
+                folders[side] = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                unpack(repository, commit, folders[side])
         for workload in workloads:
-            found.append(compare_one(workload, folders, script, repeats, threads, device))
-            if on_workload is not None:
-                on_workload(found[-1])
+            seconds: tuple[list[float], list[float]] = ([], [])
+            absent: dict[int, str] = {}
+            for repeat in range(repeats):
+                for side in (0, 1) if repeat % 2 == 0 else (1, 0):
+                    answer = run_once(script, workload, folders[side], threads, device)
+                    if "absent" in answer:
+                        absent[side] = answer["absent"]
+                    else:
+                        seconds[side].append(answer["seconds"])
+                if absent:
+                    break
+            if absent:
+                found.append(Comparison(workload, [], [], absent[max(absent)], 0 not in absent))
+            else:
+                found.append(Comparison(workload, *seconds))
+            print(" ".join(found[-1].row(limit)), file=sys.stderr, flush=True)
     return found
-
-
-def compare_one(
-    workload: str,
-    folders: Sequence[Path],
-    script: Path,
-    repeats: int,
-    threads: int,
-    device: str,
-) -> Comparison:
-    before = []
-    after = []
-    for repeat in range(repeats):
-        order = (0, 1) if repeat % 2 == 0 else (1, 0)
-        answers = {
-            side: run_once(script, workload, folders[side], threads, device) for side in order
-        }
-        if absent := [answers[side]["absent"] for side in (0, 1) if "absent" in answers[side]]:
-            return Comparison(workload, [], [], absent[-1], lost="seconds" in answers[0])
-        before.append(answers[0]["seconds"])
-        after.append(answers[1]["seconds"])
-    return Comparison(workload, before, after)
 
 
 def run_once(
@@ -186,63 +186,29 @@ def unpack(repository: Path, commit: str, folder: Path) -> None:
         files.extractall(folder, filter="data")
 
 
-def names_of(script: Path) -> list[str]:
-    """Return the workloads of a script."""
-    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    names: list[str] = json.loads(run.stdout)
-    return names
-
-
 def chosen(script: Path, text: str | None) -> list[str]:
-    known = names_of(script)
+    """Return the names of workloads, all of the script's without a ``text``."""
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    known: list[str] = json.loads(run.stdout)
     names = known if text is None else text.split(",")
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"`workloads` must be among {', '.join(known)}, got {unknown[0]!r}.")
     return names
 
 
-def describe(found: Comparison, limit: float) -> tuple[str, ...]:
-    """Return a row of the table."""
-    if found.ratio is None or found.interval is None:
-        return found.workload, "–", "–", "–", "–", "LOST" if found.lost else "absent"
-    low, high = found.interval
-    milliseconds = [
-        f"{1e3 * statistics.median(seconds):.1f}" for seconds in (found.before, found.after)
-    ]
-    verdict = (
-        "SLOWER"
-        if found.is_slower(limit)
-        else "faster"
-        if high < 1.0 and found.ratio < 1.0 / limit
-        else ""
-    )
-    return found.workload, *milliseconds, f"{found.ratio:.2f}", f"{low:.2f} – {high:.2f}", verdict
-
-
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("before", nargs="?", default="HEAD", help="commit to compare with")
-    parser.add_argument(
-        "after", nargs="?", default=WORKING_TREE, help="commit to judge; . for the working tree"
-    )
-    parser.add_argument(
-        "--workloads", default=None, help="names, separated by commas; all by default"
-    )
-    parser.add_argument(
-        "--repeats", type=int, default=5, help="processes of each commit and workload"
-    )
-    parser.add_argument("--threads", type=int, default=1, help="of each process")
+    parser = script_parser(__doc__)
+    add = parser.add_argument
+    add("before", nargs="?", default="HEAD", help="commit to compare with")
+    add("after", nargs="?", default=WORKING_TREE, help="commit to judge; . for the working tree")
+    add("--workloads", default=None, help="names, separated by commas; all by default")
+    add("--repeats", type=int, default=5, help="processes of each commit and workload")
+    add("--threads", type=int, default=1, help="of each process")
     parser.add_argument("--device", default="cpu", help="of the workloads")
-    parser.add_argument(
-        "--fail-above", type=float, default=1.2, help="ratio above which a workload is slower"
-    )
-    parser.add_argument("--repository", type=Path, default=ROOT)
-    parser.add_argument(
-        "--script", type=Path, default=ROOT / "benchmarks" / "workloads.py", help="of the workloads"
-    )
-    parser.add_argument("--out", type=Path, default=None, help="JSON record to write")
+    add("--fail-above", type=float, default=1.2, help="ratio above which a workload is slower")
+    add("--repository", type=Path, default=ROOT)
+    workloads = ROOT / "benchmarks" / "workloads.py"
+    add("--script", type=Path, default=workloads, help="of the workloads")
     options = parser.parse_args(arguments)
     if options.repeats < 1:
         parser.error(f"--repeats must be at least 1, got {options.repeats}.")
@@ -251,24 +217,18 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = options_of(arguments)
-
-    from scalable_bo.cli.console import print_table
-
-    def report(found: Comparison) -> None:
-        print(" ".join(describe(found, options.fail_above)), file=sys.stderr, flush=True)
-
+    limit = options.fail_above
     try:
-        names = chosen(options.script, options.workloads)
         found = compare(
             options.repository,
             options.before,
             options.after,
             options.script,
-            names,
+            chosen(options.script, options.workloads),
             options.repeats,
             threads=options.threads,
             device=options.device,
-            on_workload=report,
+            limit=limit,
         )
     except (ValueError, RuntimeError, subprocess.SubprocessError) as error:
         print(error, file=sys.stderr)
@@ -277,42 +237,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{options.after} against {options.before}: medians of {options.repeats}, milliseconds",
         ("workload",),
         ("before", "after", "ratio", "of pairs", ""),
-        [describe(entry, options.fail_above) for entry in found],
+        [entry.row(limit) for entry in found],
     )
-    slower = [entry.workload for entry in found if entry.is_slower(options.fail_above)]
-    if options.out is not None:
-        write(options, found, slower)
-    print(
-        f"slower by more than {options.fail_above:g}, or lost: {', '.join(slower)}"
-        if slower
-        else "nothing is slower"
-    )
-    return 1 if slower else 0
-
-
-def write(options: argparse.Namespace, found: Sequence[Comparison], slower: Sequence[str]) -> None:
-    from benchmarks.scripts import write_benchmark
-
+    slower = [entry.workload for entry in found if entry.is_slower(limit)]
+    settings = {name: getattr(options, name) for name in ("repeats", "threads", "fail_above")}
     commits = {
         side: identity(options.repository, getattr(options, side)) for side in ("before", "after")
     }
-    settings = {
-        "repeats": options.repeats,
-        "threads": options.threads,
-        "fail_above": options.fail_above,
-        "commits": commits,
-    }
-    results = [
-        asdict(entry) | {"ratio": entry.ratio, "interval": entry.interval} for entry in found
-    ]
     write_benchmark(
         options.out,
         "compare",
         device=options.device,
-        settings=settings,
-        slower=list(slower),
-        results=results,
+        settings=settings | {"commits": commits},
+        slower=slower,
+        results=[asdict(one) | {"ratio": one.ratio, "interval": one.interval} for one in found],
     )
+    is_slower = f"slower by more than {limit:g}, or lost: {', '.join(slower)}"
+    print(is_slower if slower else "nothing is slower")
+    return 1 if slower else 0
 
 
 def identity(repository: Path, commit: str) -> str:

@@ -15,7 +15,6 @@ the geometric mean, as a factor.
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,48 +28,30 @@ SHARED = ("problem", "q", "budget", "noise", "seed")
 MEASURES = ("regret_recommended", "regret")
 
 
-@dataclass(frozen=True)
-class Side:
-    """One of two ways.
+Runs = dict[tuple[Any, ...], Record]  # by what they share with the others'
 
-    Attributes:
-        label: what it is called.
-        runs: its records, by what they share with the other's.
+
+def read_side(text: str) -> tuple[str, Runs]:
+    """Return label and runs of the way that is written as ``LABEL=FOLDER`` or
+    ``LABEL=FOLDER:OPTIMISER``.
     """
-
-    label: str
-    runs: dict[tuple[Any, ...], Record]
-
-    @classmethod
-    def read(cls, text: str) -> "Side":
-        """Return the side that is written as ``LABEL=FOLDER`` or ``LABEL=FOLDER:OPTIMISER``."""
-        label, _, place = text.partition("=")
-        if not (label and place):
+    label, _, place = text.partition("=")
+    if not (label and place):
+        raise ValueError(f"A side must be LABEL=FOLDER or LABEL=FOLDER:OPTIMISER, got {text!r}.")
+    folder, _, optimiser = place.partition(":")
+    runs: Runs = {}
+    for record in read_records(Path(folder), "*.json", ("optimisers",)):
+        settings = record["settings"]
+        if optimiser and settings["optimiser"] != optimiser:
+            continue
+        key = tuple(settings[name] for name in SHARED)
+        if key in runs:
             raise ValueError(
-                f"A side must be LABEL=FOLDER or LABEL=FOLDER:OPTIMISER, got {text!r}."
+                f"{text!r} must have one optimiser, got {runs[key]['settings']['optimiser']}"
+                f" and {settings['optimiser']}. Write LABEL=FOLDER:OPTIMISER."
             )
-        folder, _, optimiser = place.partition(":")
-        runs: dict[tuple[Any, ...], Record] = {}
-        for record in read_records(Path(folder), "*.json", ("optimisers",)):
-            settings = record["settings"]
-            if optimiser and settings["optimiser"] != optimiser:
-                continue
-            key = tuple(settings[name] for name in SHARED)
-            if key in runs:
-                raise ValueError(
-                    f"{text!r} must have one optimiser, got {runs[key]['settings']['optimiser']}"
-                    f" and {settings['optimiser']}. Write LABEL=FOLDER:OPTIMISER."
-                )
-            runs[key] = record
-        return cls(label, runs)
-
-    def origin(self, keys: Sequence[tuple[Any, ...]]) -> dict[str, list[str]]:
-        """Return the commits and devices of runs."""
-        environments = [self.runs[key]["environment"] for key in keys]
-        return {
-            name: sorted({environment[name] for environment in environments})
-            for name in ("commit", "device", "cpu")
-        }
+        runs[key] = record
+    return label, runs
 
 
 def pair(key: tuple[Any, ...], first: Record, second: Record, measure: str) -> dict[str, Any]:
@@ -120,37 +101,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--note", default=None, help="for the record: what the two ways are")
     options = parser.parse_args(arguments)
 
-    first, second = Side.read(options.first), Side.read(options.second)
-    shared = sorted(first.runs.keys() & second.runs.keys())
+    (first, before), (second, after) = read_side(options.first), read_side(options.second)
+    shared = sorted(before.keys() & after.keys())
     if not shared:
         raise SystemExit(
-            f"{first.label} and {second.label} must have runs of the same problem, seed, budget,"
-            f" size of batches and noise, got {len(first.runs)} and {len(second.runs)} others. Run"
-            " the same subset and seeds by both."
+            f"{first} and {second} must have runs of the same problem, seed, budget, size of"
+            f" batches and noise, got {len(before)} and {len(after)} others. Run the same subset"
+            " and seeds by both."
         )
-    rows = [pair(key, first.runs[key], second.runs[key], options.measure) for key in shared]
+    rows = [pair(key, before[key], after[key], options.measure) for key in shared]
     problems = {row["problem"]: [r for r in rows if r["problem"] == row["problem"]] for row in rows}
     parts = {name: summary(own) for name, own in problems.items()} | {"all": summary(rows)}
     print_table(
-        f"{options.measure} of {second.label} beside {first.label}",
+        f"{options.measure} of {second} beside {first}",
         ("problem",),
         ("pairs", "better", "worse", "alike", "mean ratio", "± factor"),
         [[name, *_cells(part)] for name, part in parts.items()],
     )
-    write_benchmark(
-        options.out,
-        "paired",
-        settings={
-            "first": first.label,
-            "second": second.label,
-            "measure": options.measure,
-            "solved": SOLVED,
-            "note": options.note,
-        },
-        origins={side.label: side.origin(shared) for side in (first, second)},
-        **parts["all"],
-        runs=rows,
-    )
+    origins = {
+        label: {
+            name: sorted({runs[key]["environment"][name] for key in shared})
+            for name in ("commit", "device", "cpu")
+        }
+        for label, runs in ((first, before), (second, after))
+    }
+    settings = {"first": first, "second": second, "measure": options.measure}
+    settings |= {"solved": SOLVED, "note": options.note}
+    whole = parts["all"]
+    write_benchmark(options.out, "paired", settings=settings, origins=origins, **whole, runs=rows)
 
 
 def _cells(part: dict[str, Any]) -> list[str]:

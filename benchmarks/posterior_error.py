@@ -15,20 +15,19 @@ again.
 """
 
 import itertools
-import json
 import random
 import time
 import warnings
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
-from rich.console import Console
 from torch import Tensor
 
 from benchmarks.scripts import script_parser
-from scalable_bo.experiments.records import describe_environment, write_record
+from scalable_bo.experiments.records import describe_environment, existing_record, write_record
 from surrogates import (
     CG,
     SDD,
@@ -177,28 +176,22 @@ def measure(cell: Cell, exact: Exact, solver: Solver) -> dict[str, Any]:
     }
 
 
-def summarise(record: dict[str, Any], console: Console) -> None:
+def summarise(record: dict[str, Any]) -> None:
     """Print of each solver how many cells are right, and what is wrong about the others."""
     for name in SOLVERS:
-        runs = {
-            cell: entry["solvers"][name]
-            for cell, entry in record["cells"].items()
-            if name in entry["solvers"]
-        }
+        found = record["cells"].items()
+        runs = {cell: entry["solvers"][name] for cell, entry in found if name in entry["solvers"]}
         if not runs:
             continue
         true = {cell: max(run["paths_anywhere"], run["paths_beside"]) for cell, run in runs.items()}
         told = {cell: runs[cell]["stated_paths"] / max(true[cell], 1e-3) for cell in runs}
         wrong = [c for c in runs if true[c] > 0.2 and not runs[c]["warned"]]
         misjudged = [c for c in runs if not 0.5 <= told[c] <= 3.0 and true[c] > 0.01]
-        console.print(
+        print(
             f"{name}: {len(runs)} cells, {sum(r['warned'] for r in runs.values())} with a warning;"
             f" beyond 0.2 without one: {wrong}; stated over true, beyond 0.5 … 3 where the error"
-            f" exceeds 0.01: {misjudged}; epochs"
-            f" {sum(r['epochs'] for r in runs.values()) / len(runs):.1f}, processor seconds"
-            f" {sum(r['processor'] for r in runs.values()) / len(runs):.1f} in the mean",
-            soft_wrap=True,
-            highlight=False,
+            f" exceeds 0.01: {misjudged}; epochs {fmean(r['epochs'] for r in runs.values()):.1f},"
+            f" processor seconds {fmean(r['processor'] for r in runs.values()):.1f} in the mean"
         )
 
 
@@ -207,14 +200,11 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=5000, help="n")
     parser.add_argument("--cells", type=int, default=40, help="how many of the shuffled cells")
     parser.add_argument("--solvers", default="auto,auto-iterative,cg,asap,sdd")
-    parser.add_argument(
-        "--summary", action="store_true", help="only summarise what the record holds"
-    )
+    summary = "only summarise what the record holds"
+    parser.add_argument("--summary", action="store_true", help=summary)
     arguments = parser.parse_args()
-    console = Console()
-    record: dict[str, Any] = {"benchmark": "posterior_error", "cells": {}}
-    if arguments.out is not None and arguments.out.exists():
-        record = json.loads(arguments.out.read_text())
+    found = None if arguments.out is None else existing_record(arguments.out)
+    record = found or {"benchmark": "posterior_error", "cells": {}}
     environment = describe_environment(torch.device("cpu"))
     names = arguments.solvers.split(",")
     for cell in [] if arguments.summary else design(arguments.size)[: arguments.cells]:
@@ -224,17 +214,16 @@ def main() -> None:
         for name in missing:
             assert exact is not None
             run = entry["solvers"][name] = measure(cell, exact, SOLVERS[name])
-            console.print(
+            print(
                 f"{cell.name} {name}: stated {run['stated_paths']:.3f}, true"
                 f" {run['paths_anywhere']:.3f} and {run['paths_beside']:.3f}, variances"
                 f" {run['variance_anywhere']:.2f} and {run['variance_beside']:.2f},"
                 f" {run['epochs']:.1f} epochs, {run['processor']:.1f} s",
-                highlight=False,
-                soft_wrap=True,
+                flush=True,
             )
             if arguments.out is not None:
                 write_record(arguments.out, record)
-    summarise(record, console)
+    summarise(record)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.paired import Side, main
+from benchmarks.paired import main, read_side
 from scalable_bo.experiments.records import read_record
 
 
@@ -97,4 +97,4 @@ def test_runs_that_cannot_be_paired_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must have one optimiser, got auto and cma\. Write"):
         compared(tmp_path)
     with pytest.raises(ValueError, match="A side must be LABEL=FOLDER"):
-        Side.read("results")
+        read_side("results")
