@@ -91,10 +91,9 @@ class LeagueCommand(Benchmark):
             budget=self.budget,
             noise=self.noise,
         )
-        missing = missing_packages(list(dict.fromkeys(cell.optimiser for cell in cells)))
+        missing = missing_packages(dict.fromkeys(cell.optimiser for cell in cells))
         for problem in dict.fromkeys(cell.problem for cell in cells):
-            package = missing_package(problem)
-            if package is not None:
+            if package := missing_package(problem):
                 missing[problem] = package
         cells = [c for c in cells if c.optimiser not in missing and c.problem not in missing]
         absent = [f"{name} (needs {package})" for name, package in missing.items()]

@@ -10,14 +10,12 @@ import math
 import statistics
 import time
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from benchmarks.league.base import Optimiser
 from benchmarks.league.registry import OPTIMISERS, make_optimiser
 from benchmarks.league.tasks import Task, make_task
 from scalable_bo.experiments.cells import Cell, Status
@@ -85,17 +83,51 @@ class OptimiserCell(Cell[Task]):
             scale = self.noise * (high - low)
         device = torch.device(self.device)
         reset_peak_memory(device)
-        run = _Run(data, self.budget, scale, torch.Generator().manual_seed(self.seed))
-        failure = run.failure_of(self, on_status)
+        run = _Run()
+        failure = None
+        try:
+            self._optimise(run, data, scale, on_status)
+        except Exception as error:  # a league goes on without it
+            failure = f"{type(error).__name__}: {error}"[:500]
         optimum = data.optimum
         yield {
             "complete": failure is None,
             "failure": failure,
             "optimum": optimum,
             "range": None if sample is None or optimum is None else float(sample.max()) - optimum,
-            **run.account(),
+            # (evaluations, regret of the best observed point) whenever that is another
+            "trace": run.trace,
+            "regret": run.trace[-1][1] if run.trace else None,
+            "regret_recommended": run.recommended,
+            # Processor seconds of a batch's choice, and of taking its values
+            "seconds_ask": round(statistics.median(run.seconds), 4) if run.seconds else None,
+            "seconds_longest_ask": round(max(run.seconds, default=0.0), 4),
+            "seconds_asking": round(sum(run.seconds), 4),
             "peak_memory_bytes": peak_memory_bytes(device),
         }
+
+    def _optimise(self, run: _Run, task: Task, scale: float, on_status: Status) -> None:
+        """Run the optimiser to its end, with noise of standard deviation ``scale``."""
+        generator = torch.Generator().manual_seed(self.seed)
+        optimiser = make_optimiser(self.optimiser, task.space, self.seed, self.q)
+        best = math.inf
+        while (done := len(optimiser.values)) < self.budget:
+            start = time.process_time()
+            X = optimiser.ask(min(self.q, self.budget - done))
+            asked = time.process_time()
+            values = task.evaluate(X)
+            evaluated = time.process_time()
+            noise = torch.randn(len(values), generator=generator, dtype=values.dtype)
+            observed = values + scale * noise
+            optimiser.tell(X, observed)
+            run.seconds.append(asked - start + time.process_time() - evaluated)
+            if float(observed.min()) < best:
+                best = float(observed.min())
+                regret = float(values[observed.argmin()]) - (task.optimum or 0.0)
+                run.trace.append([done + len(X), regret])
+            on_status(f"{self.name}: {done + len(X)}/{self.budget}")
+        recommended = float(task.evaluate(optimiser.recommend()[None]))
+        run.recommended = recommended - (task.optimum or 0.0)
 
     def describe(self, record: Record) -> str:
         text = f"{self.optimiser} on {self.problem}, q {self.q}, seed {self.seed}: "
@@ -108,72 +140,10 @@ class OptimiserCell(Cell[Task]):
         )
 
 
+@dataclass
 class _Run:
-    """One run of an optimiser.
+    """What a run has come to: also where its optimiser has failed."""
 
-    Args:
-        task: what is minimised.
-        budget: evaluations.
-        scale: the standard deviation of the noise.
-        generator: of the noise.
-    """
-
-    def __init__(self, task: Task, budget: int, scale: float, generator: torch.Generator) -> None:
-        self._task = task
-        self._budget = budget
-        self._scale = scale
-        self._generator = generator
-        self._num_evaluated = 0
-        self._best_observed = math.inf
-        self._trace: list[list[float]] = []
-        self._seconds: list[float] = []
-        self._recommended = math.nan
-
-    def failure_of(self, cell: OptimiserCell, on_status: Status) -> str | None:
-        """Run to the end, and return what the optimiser raised instead, if it did: a league goes on
-        without it.
-        """
-        try:
-            optimiser = make_optimiser(cell.optimiser, self._task.space, cell.seed, cell.q)
-            while self._num_evaluated < self._budget:
-                self._step(optimiser, min(cell.q, self._budget - self._num_evaluated))
-                on_status(f"{cell.name}: {self._num_evaluated}/{self._budget}")
-            X = optimiser.recommend()[None]
-            self._recommended = float(self._regrets(self._task.evaluate(X)))
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"[:500]
-        return None
-
-    def account(self) -> dict[str, Any]:
-        """Return the part of the record that came out of the run."""
-        return {
-            # (evaluations, regret of the best observed point) whenever that is another
-            "trace": self._trace,
-            "regret": self._trace[-1][1] if self._trace else None,
-            "regret_recommended": self._recommended,
-            # Processor seconds of a batch's choice, and of taking its values
-            "seconds_ask": round(statistics.median(self._seconds), 4) if self._seconds else None,
-            "seconds_longest_ask": round(max(self._seconds, default=0.0), 4),
-            "seconds_asking": round(sum(self._seconds), 4),
-        }
-
-    def _step(self, optimiser: Optimiser, q: int) -> None:
-        start = time.process_time()
-        X = optimiser.ask(q)
-        asked = time.process_time()
-        values = self._task.evaluate(X)
-        evaluated = time.process_time()
-        noise = torch.randn(len(values), generator=self._generator, dtype=values.dtype)
-        observed = values + self._scale * noise
-        optimiser.tell(X, observed)
-        self._seconds.append(asked - start + time.process_time() - evaluated)
-        self._num_evaluated += len(X)
-        best = int(observed.argmin())
-        if float(observed[best]) < self._best_observed:
-            self._best_observed = float(observed[best])
-            regret = float(self._regrets(values[best]))
-            self._trace.append([self._num_evaluated, regret])
-
-    def _regrets(self, values: Tensor) -> Tensor:
-        optimum = self._task.optimum
-        return values if optimum is None else values - optimum
+    trace: list[list[float]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    recommended: float = math.nan

@@ -6,10 +6,10 @@ A further one is a class of ``Optimiser`` in a file of its own, and a line in ``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from importlib import import_module
-from typing import Any
+from types import MappingProxyType
+from typing import NamedTuple
 
 from acquisition.strategies import STRATEGIES
 from benchmarks.league.base import Optimiser
@@ -18,15 +18,12 @@ from scalable_bo._packages import is_installed, require
 from scalable_bo.space.space import Space
 from surrogates import checks
 
-_HERE = "benchmarks.league"
 
-
-@dataclass(frozen=True)
-class Peer:
+class Peer(NamedTuple):
     """An optimiser behind another interface than ours.
 
     Attributes:
-        module: where its class is, which imports its packages.
+        module: of this package, where its class is, which imports its packages.
         kind: the class.
         options: its arguments beside space, seed and q.
         packages: what must be installed.
@@ -34,18 +31,12 @@ class Peer:
 
     module: str
     kind: str
-    options: tuple[tuple[str, str], ...] = ()
+    options: Mapping[str, str] = MappingProxyType({})
     packages: tuple[str, ...] = ()
-
-    def make(self, space: Space, seed: int, q: int) -> Optimiser:
-        """Return a fresh one."""
-        kind: Any = getattr(import_module(f"{_HERE}.{self.module}"), self.kind)
-        optimiser: Optimiser = kind(space, seed, q, **dict(self.options))
-        return optimiser
 
 
 def _optuna(sampler: str, *packages: str) -> Peer:
-    return Peer("optuna_peers", "OptunaSearch", (("sampler", sampler),), ("optuna", *packages))
+    return Peer("optuna_peers", "OptunaSearch", {"sampler": sampler}, ("optuna", *packages))
 
 
 _AX = ("ax_peers", "AxSearch")
@@ -59,7 +50,7 @@ PEERS = {
     "sobol": Peer("base", "SobolSearch"),
     "ax": Peer(*_AX, packages=("ax",)),
     # Ours inside of other frameworks
-    "ax-auto": Peer(*_AX, (("strategy", "auto"),), ("ax",)),
+    "ax-auto": Peer(*_AX, {"strategy": "auto"}, ("ax",)),
     "optuna-auto": _optuna("auto"),
 }
 OPTIMISERS = (*STRATEGIES, *PEERS)
@@ -77,20 +68,16 @@ def make_optimiser(name: str, space: Space, seed: int, q: int) -> Optimiser:
     peer = PEERS[checks.one_of("optimiser", name, OPTIMISERS)]
     for package in peer.packages:
         require(package, extra="league", user=f"`{name}`")
-    return peer.make(space, seed, q)
+    module = import_module(f"benchmarks.league.{peer.module}")
+    optimiser: Optimiser = getattr(module, peer.kind)(space, seed, q, **peer.options)
+    return optimiser
 
 
-def missing_packages(names: Sequence[str]) -> dict[str, str]:
-    """Return, for each optimiser that cannot run here, the first package that it lacks.
-
-    Raises:
-        ValueError: if there is none of a name.
-    """
-    missing = {}
-    for name in names:
-        checks.one_of("optimiser", name, OPTIMISERS)
-        packages = PEERS[name].packages if name in PEERS else ()
-        absent = [package for package in packages if not is_installed(package)]
-        if absent:
-            missing[name] = absent[0]
-    return missing
+def missing_packages(names: Iterable[str]) -> dict[str, str]:
+    """Return, for each optimiser that cannot run here, the first package that it lacks."""
+    absent = {
+        name: [package for package in PEERS[name].packages if not is_installed(package)]
+        for name in names
+        if name in PEERS
+    }
+    return {name: packages[0] for name, packages in absent.items() if packages}

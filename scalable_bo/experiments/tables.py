@@ -123,8 +123,7 @@ def _published_rows(data: list[str], noise: float | None, metric: str) -> list[l
     rows = []
     for entry in PUBLISHED:
         if entry.metric == metric and entry.noise == noise and set(data) & set(DATA_SETS):
-            printed = dict(zip(DATA_SETS, entry.values, strict=True))
-            cells = [_printed(*printed[name]) if name in printed else "–" for name in data]
+            cells = [entry.values.get(name, "–") for name in data]
             rows.append([f"*{entry.method} ({entry.source})*", *cells])
     return rows
 
@@ -156,11 +155,6 @@ def mean_with_error(values: list[float], digits: int) -> str:
 
 def _largest(values: list[float], digits: int) -> str:
     return f"{max(values):.{digits}e} ({len(values)})" if values else "–"
-
-
-def _printed(mean: float, error: float) -> str:
-    """Return published numbers with the digits of the source: three of minutes above ten."""
-    return f"{mean:.{1 if abs(mean) >= 10 else 2}f} ± {error:.2f}"
 
 
 def devices(records: Sequence[Record]) -> str:

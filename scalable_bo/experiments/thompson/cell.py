@@ -45,7 +45,6 @@ from scalable_bo.experiments.shared import num_processes
 from scalable_bo.experiments.solvers import name_of
 from scalable_bo.experiments.thompson.samplers import (
     PathwiseSampler,
-    Proposal,
     check_thompson_method,
 )
 from scalable_bo.experiments.thompson.settings import ThompsonPreset
@@ -241,10 +240,10 @@ class _Rounds:
     def next(self, number: int) -> tuple[Record, Record]:
         """Return what Thompson sampling and random search came to in their next round."""
         reset_peak_memory(self.device)
-        proposal: Proposal = self.propose(self.thompson.X, self.thompson.y, number)
+        batch, account = self.propose(self.thompson.X, self.thompson.y, number)
         uniform = self._uniform(self.preset.q, "random search")
         for data, X, noise in (
-            (self.thompson, proposal.X, "noise"),
+            (self.thompson, batch, "noise"),
             (self.random_search, uniform, "random noise"),
         ):
             data.extend(vars(_Observed.at(X, self.target, self.generators[noise])))
@@ -252,12 +251,7 @@ class _Rounds:
             "round": number,
             "num_points": len(self.thompson.X),
             **self.thompson.best(),
-            "residual": proposal.residual,
-            "error": proposal.error,
-            "epochs": proposal.epochs,
-            "note": proposal.note,
-            "seconds_solve": proposal.seconds_solve,
-            "seconds_acquisition": proposal.seconds_acquisition,
+            **account,
             "peak_memory_bytes": peak_memory_bytes(self.device),
         }
         return own, {"round": number, **self.random_search.best()}

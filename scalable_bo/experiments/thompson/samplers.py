@@ -17,6 +17,7 @@ from scalable_bo.evaluation.progress import describe_search, describe_solve
 from scalable_bo.experiments.cells import Status, silent
 from scalable_bo.experiments.models import coordinate_kernel, fixed_model
 from scalable_bo.experiments.problems import GPPrior
+from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.shared import num_processes
 from scalable_bo.experiments.solvers import from_outside, solver_for
 from scalable_bo.experiments.thompson.settings import ThompsonPreset
@@ -37,29 +38,6 @@ def check_thompson_method(solver: str | Solver) -> None:
     """
     if from_outside(solver) is None:
         checks.one_of("solver", solver, (*SOLVERS, SVGP))
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A batch X (q, d), and what it cost.
-
-    Attributes:
-        residual: worst relative residual of the solve; ``None`` for a method without a linear
-            solver.
-        epochs: likewise.
-        seconds_solve: model, paths, their prior values and the solve.
-        seconds_acquisition: the maximisation of the paths.
-        error: worst error of the mean and of a path, in posterior standard deviations; ``None`` if
-            it is not known.
-    """
-
-    X: Tensor
-    residual: float | None
-    epochs: float | None
-    note: str
-    seconds_solve: float
-    seconds_acquisition: float
-    error: float | None = None
 
 
 @dataclass
@@ -83,7 +61,8 @@ class PathwiseSampler:
     mean_weights: Tensor | None = None
     _previous: PathwiseGP | None = field(default=None, init=False)
 
-    def __call__(self, X: Tensor, y: Tensor, number: int) -> Proposal:
+    def __call__(self, X: Tensor, y: Tensor, number: int) -> tuple[Tensor, Record]:
+        """Return the batch (q, d) of a round, and what it cost, as in the record of a run."""
         preset = self.preset
         together = num_processes() > 1
         with Stopwatch(X.device) as solve, warnings.catch_warnings():
@@ -117,46 +96,43 @@ class PathwiseSampler:
                 seed=draw_seed(self.generators["candidates"]),
                 callback=lambda p: self.on_status(f"round {number}: {describe_search(p)}"),
             ).generate(preset.q, paths=paths)
+        account: Record = {
+            "residual": None,
+            "error": None,
+            "epochs": None,
+            "note": "",
+            "seconds_solve": solve.seconds,
+            "seconds_acquisition": acquisition.seconds,
+        }
         if isinstance(model, VariationalGP):
-            note = (
-                f"{len(model.inducing_points)} inducing points, closed-form optimum in place of"
-                " steps of Adam"
-            )
-            return Proposal(batch, None, None, note, solve.seconds, acquisition.seconds)
+            return batch, account | {
+                "note": f"{len(model.inducing_points)} inducing points, closed-form optimum in"
+                " place of steps of Adam"
+            }
         self._previous = model
         self.mean_weights = paths.parts[0].mean_weights
         solution = model.solution
         assert solution is not None  # paths() has just made it
-        return Proposal(
-            batch,
-            solution.residual.max().item(),
-            solution.epochs,
-            solution.note,
+        return batch, account | {
+            "residual": solution.residual.max().item(),
+            "error": None if solution.error is None else solution.error.max().item(),
+            "epochs": solution.epochs,
+            "note": solution.note,
             # A solve that went on from a checkpoint counts what it had taken before
-            max(solve.seconds, solution.seconds),
-            acquisition.seconds,
-            None if solution.error is None else solution.error.max().item(),
-        )
+            "seconds_solve": max(solve.seconds, solution.seconds),
+        }
 
     def _model(self, X: Tensor, y: Tensor) -> PathwiseGP:
         preset = self.preset
+        given = (X, y, self.kernel, preset.noise)
         if self.solver == SVGP:
             options: dict[str, Any] = {
                 "inducing_points": NUM_INDUCING,
                 "seed": draw_seed(self.generators["paths"]),
             }
-            return fixed_model(
-                X,
-                y,
-                self.kernel,
-                preset.noise,
-                None,
-                preset.path_features,
-                VariationalGP,
-                **options,
-            )
+            return fixed_model(*given, None, preset.path_features, VariationalGP, **options)
         solver = solver_for(self.solver, len(X), preset.cg, preset.sdd, self.checkpoint)
-        model = fixed_model(X, y, self.kernel, preset.noise, solver, preset.path_features)
+        model = fixed_model(*given, solver, preset.path_features)
         if self._previous is not None:
             model.warm_start(self._previous)
         elif self.mean_weights is not None:

@@ -268,7 +268,7 @@ def test_a_round_is_proposed_again_where_its_solve_was_interrupted(
 ) -> None:
     propose = samplers.PathwiseSampler.__call__
 
-    def interrupted_once(self: samplers.PathwiseSampler, *given: Any) -> samplers.Proposal:
+    def interrupted_once(self: samplers.PathwiseSampler, *given: Any) -> Any:
         with monkeypatch.context() as patch:
             patch.setattr(samplers.PathwiseGP, "paths", interrupt)
             with pytest.raises(KeyboardInterrupt):
