@@ -21,7 +21,7 @@ from scalable_bo.report.snapshot import Snapshot
 from scalable_bo.report.svg import draw, draw_lines, draw_shares, escape, shorten
 from scalable_bo.report.views import outcome_name
 from scalable_bo.space.goal import Goal
-from scalable_bo.space.parameters import Categorical, Parameter
+from scalable_bo.space.parameters import Parameter
 from scalable_bo.storage.shown import describe_excess, describe_params, short_value
 from surrogates.atomic import write_atomically
 
@@ -370,14 +370,7 @@ def _of_settings(snapshot: Snapshot) -> str:
 
 
 def _in_words(param: Parameter) -> str:
-    if isinstance(param, Categorical):
-        choices = ", ".join(map(str, param.choices))
-        text = f"one of {choices}" + ", in this order" * param.ordered
-    else:
-        text = f"{param.low:.10g} to {param.high:.10g}"
-        text += " in whole numbers" * (param.type == "int")
-        text += "" if param.step in (None, 1) else f" in steps of {param.step:.10g}"
-        text += ", on a logarithmic scale" * param.log
+    text = param.in_words
     for other, wanted in (param.active_if or {}).items():
         values = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Sequence) else wanted
         text += f", where {other} is {' or '.join(map(str, values))}"

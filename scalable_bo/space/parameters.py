@@ -93,6 +93,18 @@ class _Written:
         """What it is drawn on: "linear", "log" or "category"."""
         return "log" if self.log else "linear"
 
+    @property
+    def in_words(self: Any) -> str:
+        """What a value may be, as people say it."""
+        text = f"{self.low:.10g} to {self.high:.10g}"
+        text += " in whole numbers" * (self.type == "int")
+        text += "" if self.step in (None, 1) else f" in steps of {self.step:.10g}"
+        return text + ", on a logarithmic scale" * self.log
+
+    def rounded(self, number: float) -> float:
+        """Return a number of a value without the digits that nobody sets."""
+        return float(number)
+
     def labels(self, numbers: Iterable[float]) -> list[Any]:
         """Return numbers as they stand at an axis."""
         return list(numbers)
@@ -230,6 +242,16 @@ class Float(_Written):
     def value(self, number: float) -> float:
         """Return the value of a number."""
         return number
+
+    def rounded(self, number: float) -> float:
+        """Return a number without the digits that nobody sets: beyond four of the range or, on a
+        logarithmic axis, beyond four of itself.
+        """
+        if self.step is not None:
+            return float(number)
+        if self.log:
+            return float(f"{number:.4g}")
+        return round(float(number), 4 - math.floor(math.log10(self.high - self.low)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -388,6 +410,11 @@ class Categorical(_Written):
     def axis(self) -> str:
         """What it is drawn on."""
         return "category"
+
+    @property
+    def in_words(self) -> str:
+        """What a value may be, as people say it."""
+        return f"one of {', '.join(map(str, self.choices))}" + ", in this order" * self.ordered
 
     def labels(self, numbers: Iterable[float]) -> list[Any]:
         """Return the names of the choices at positions."""

@@ -183,6 +183,12 @@ class Space:
         return tuple(self.params)
 
     @property
+    def choices(self) -> dict[str, Sequence[Choice]]:
+        """What is in the columns of choices and of fixed values, by their names."""
+        varying = {n: p.choices for n, p in self.params.items() if isinstance(p, Categorical)}
+        return varying | {name: (value,) for name, value in self.fixed.items()}
+
+    @property
     def dim(self) -> int:
         """The number of parameters that vary, d."""
         return len(self.params)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from scalable_bo._packages import require
 from scalable_bo.space.cell_texts import apart, cell_texts, unguarded
-from scalable_bo.space.parameters import Float, Parameter
+from scalable_bo.space.parameters import Parameter
 from scalable_bo.space.plain_values import nearest
 from scalable_bo.space.space import Space
 
@@ -42,7 +42,7 @@ def make_sheet(space: Space, ids: Sequence[int], X: Tensor, names: Sequence[str]
     """
     shown = X.clone()
     for column, param in enumerate(space.params.values()):
-        shown[:, column] = X.new_tensor([_rounded(param, number) for number in X[:, column]])
+        shown[:, column] = X.new_tensor([param.rounded(number) for number in X[:, column]])
     frame = space.to_frame(shown)
     frame.index = pd.Index(list(ids), name="id")
     return frame.assign(**dict.fromkeys(names, np.nan), reason="")
@@ -68,17 +68,6 @@ def read_sheet(path: Path) -> pd.DataFrame:
         raise ValueError(f"{path.name} could not be read: {error}.") from error
     frame.attrs["decimal"] = decimal_of(how)
     return frame
-
-
-def _rounded(param: Parameter, number: float) -> float:
-    """Return a number of a parameter without the digits that nobody sets: beyond four of its range
-    or, on a logarithmic axis, beyond four of itself.
-    """
-    if not isinstance(param, Float) or param.step is not None:
-        return float(number)
-    if param.log:
-        return float(f"{number:.4g}")
-    return round(float(number), 4 - math.floor(math.log10(param.high - param.low)))
 
 
 def dialect(path: Path) -> dict[str, str]:
@@ -199,7 +188,7 @@ class _Sheet:
             found = param.number(texts.get(cell_text(cell), cell))
         else:
             found = self._number(row, name, cell)
-        if not (found in (asked, _rounded(param, asked)) or f"{found:.3g}" == f"{asked:.3g}"):
+        if not (found in (asked, param.rounded(asked)) or f"{found:.3g}" == f"{asked:.3g}"):
             (was,) = param.labels([asked])
             self._report(
                 row,

@@ -17,7 +17,7 @@ from scalable_bo._packages import require
 from scalable_bo.evaluation.evaluator import storable
 from scalable_bo.space.cell_texts import apart, cell_texts, guarded, unguarded
 from scalable_bo.space.plain_values import Choice
-from scalable_bo.space.space import Categorical, Space
+from scalable_bo.space.space import Space
 from scalable_bo.storage.rows import Outcomes
 from scalable_bo.storage.sheets import (
     EMPTY,
@@ -206,7 +206,7 @@ def table_frames(
     readers = {".parquet": _parquet_frames, ".csv": _csv_frames, ".xlsx": _excel_frames}
     frames = readers[kind]
     notes = set() if remarks is None else {*remarks.names} - wanted
-    yield from frames(_choices(space), path, wanted, notes, remarks is not None)
+    yield from frames(space.choices, path, wanted, notes, remarks is not None)
 
 
 def write_table(
@@ -218,7 +218,7 @@ def write_table(
     Args:
         suffix: one of ``SUFFIXES``, whatever the path ends in.
     """
-    choices = _choices(space)
+    choices = space.choices
     if suffix == ".parquet":
         choices = _held_as_text(choices)
     for name, some in choices.items():
@@ -241,12 +241,6 @@ def write_table(
     # RFC 4180 ends lines so; after "\n" alone, a carriage return within a text would end a row
     end = "\r\n"
     frame.rename(columns=_heading).to_csv(path, lineterminator=end, errors="backslashreplace")
-
-
-def _choices(space: Space) -> dict[str, Sequence[Choice]]:
-    """Return what is in the columns of choices and of fixed values, by their names."""
-    varying = {n: p.choices for n, p in space.params.items() if isinstance(p, Categorical)}
-    return varying | {name: (value,) for name, value in space.fixed.items()}
 
 
 def _require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
