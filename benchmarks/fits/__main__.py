@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
 
-from typer import Option
-
-from scalable_bo.cli.bench import DataDir, Text, Whole
 from scalable_bo.cli.console import Commands, optional, read_integers, read_names
 from scalable_bo.cli.main import main
 from scalable_bo.cli.running import Benchmark, Plan
@@ -23,48 +20,36 @@ class FitsCommand(Benchmark):
     These are the papers' experiments, small enough for a laptop, and data of known functions and
     noise. Cells that the folder has a record of, with the same settings, are kept and not run
     again.
+
+    Args:
+        preset: benchmark: recovery, penalty, simulated, real, epochs, millions, batch-sizes, grid,
+            weak or sparse.
+        method: methods, separated by commas, instead of the preset's: nearest, uniform, subsets,
+            refined, iterative, exact, sgpr, scgd; recovery and penalty: also minimax-MU,
+            exact-features; data: also auto; batch-sizes: scgd, minimax, biased, svgp; grid, weak,
+            sparse: fit, reference, likeliest.
+        data: data, separated by commas: levy, griewank, borehole, otl, wing; or sets such as bike,
+            protein; grid, weak, sparse: prior, sine, two, ripples.
+        kernel: kernels, separated by commas: linear, gaussian (over a network); grid, weak, sparse:
+            rbf, scaled, rq, matern12, matern32, matern52.
+        seeds: seeds of data, splits and methods, such as 0-9.
+        n: points, of training and test together.
+        epochs: passes over the data at most.
+        batch_sizes: sizes of minibatches, such as 32,128.
+        sample: so many random cells of the preset, the same every time, by every method.
+        data_dir: folder of the data sets; by default ../shared/data/uci.
     """
 
-    preset: Annotated[
-        str,
-        Option(
-            help="Benchmark: recovery, penalty, simulated, real, epochs, millions, batch-sizes,"
-            " grid, weak or sparse."
-        ),
-    ] = "recovery"
-    method: Annotated[
-        Text,
-        Option(
-            help="Methods, separated by commas, instead of the preset's: nearest, uniform, subsets,"
-            " refined, iterative, exact, sgpr, scgd; "
-            "recovery and penalty: also minimax-MU, exact-features; data: also auto;"
-            " batch-sizes: scgd, minimax, biased, svgp; grid, weak, sparse: fit, reference,"
-            " likeliest."
-        ),
-    ] = None
-    data: Annotated[
-        Text,
-        Option(
-            help="Data, separated by commas: levy, griewank, borehole, otl, wing; or sets such as"
-            " bike, protein; grid, weak, sparse: prior, sine, two, ripples."
-        ),
-    ] = None
-    kernel: Annotated[
-        Text,
-        Option(
-            help="Kernels, separated by commas: linear, gaussian (over a network); grid, weak,"
-            " sparse: rbf, scaled, rq, matern12, matern32, matern52."
-        ),
-    ] = None
-    seeds: Annotated[Text, Option(help="Seeds of data, splits and methods, such as 0-9.")] = None
-    n: Annotated[Whole, Option(help="Points, of training and test together.")] = None
-    epochs: Annotated[Whole, Option(help="Passes over the data at most.")] = None
-    batch_sizes: Annotated[Text, Option(help="Sizes of minibatches, such as 32,128.")] = None
-    sample: Annotated[
-        Whole,
-        Option(help="So many random cells of the preset, the same every time, by every method."),
-    ] = None
-    data_dir: DataDir = None
+    preset: str = "recovery"
+    method: str | None = None
+    data: str | None = None
+    kernel: str | None = None
+    seeds: str | None = None
+    n: int | None = None
+    epochs: int | None = None
+    batch_sizes: str | None = None
+    sample: int | None = None
+    data_dir: Path | None = None
 
     def plan(self) -> Plan:
         from benchmarks.fits.presets import plan

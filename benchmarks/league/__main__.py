@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
-from typer import Option
 
-from scalable_bo.cli.bench import Text, Whole
 from scalable_bo.cli.console import (
     Commands,
     optional,
@@ -35,46 +33,31 @@ class LeagueCommand(Benchmark):
 
     Runs (problem, optimiser, batch, seed) that the folder has a record of are kept and not run
     again. Optimisers and problems whose packages are not installed are named and left out.
+
+    Args:
+        subset: problems: smoke, small, small-200, bbob, bbob-all, mixed, noisy, large, large-5000,
+            largescale, thousand, or night for the first of each kind.
+        optimisers: optimisers, separated by commas, instead of the subset's: strategies of a study
+            such as auto, thompson, log-ei, turbo; optuna-gp, optuna-tpe, optuna-cmaes,
+            botorch-qlognei, botorch-turbo, cma, sobol, ax; ax-auto and optuna-auto for ours inside
+            of Ax and Optuna.
+        problems: problems, separated by commas, instead of the subset's: hartmann-6, bbob-f15-d5,
+            bbob-mixint-f3-d5, bbob-largescale-f8-d80, tune-digits.
+        seeds: seeds, such as 0-4; by default the subset's.
+        batches: sizes of batches, such as 1,5, instead of the subset's.
+        budget: evaluations, instead of the subset's.
+        noise: standard deviation of the noise, in interquartile ranges of a problem's values,
+            instead of the subset's.
     """
 
-    subset: Annotated[
-        str,
-        Option(
-            help="Problems: smoke, small, small-200, bbob, bbob-all, mixed, noisy, large,"
-            " large-5000, largescale, thousand, or night for the first of each kind."
-        ),
-    ] = "smoke"
-    optimisers: Annotated[
-        Text,
-        Option(
-            help="Optimisers, separated by commas, instead of the subset's: strategies of a study"
-            " such as auto, thompson, log-ei, turbo; optuna-gp, optuna-tpe, optuna-cmaes,"
-            " botorch-qlognei, botorch-turbo, cma, sobol, ax; ax-auto and optuna-auto for ours"
-            " inside of Ax and Optuna."
-        ),
-    ] = None
-    problems: Annotated[
-        Text,
-        Option(
-            help="Problems, separated by commas, instead of the subset's: hartmann-6,"
-            " bbob-f15-d5, bbob-mixint-f3-d5, bbob-largescale-f8-d80, tune-digits."
-        ),
-    ] = None
-    seeds: Annotated[Text, Option(help="Seeds, such as 0-4; by default the subset's.")] = None
-    batches: Annotated[
-        Text, Option(help="Sizes of batches, such as 1,5, instead of the subset's.")
-    ] = None
-    budget: Annotated[Whole, Option(help="Evaluations, instead of the subset's.")] = None
-    noise: Annotated[
-        float | None,
-        Option(
-            help="Standard deviation of the noise, in interquartile ranges of a problem's values,"
-            " instead of the subset's."
-        ),
-    ] = None
-    out: Annotated[Path, Option(help="Folder for the records and the plot, made if needed.")] = (
-        Path("results/optimisers")
-    )
+    subset: str = "smoke"
+    optimisers: str | None = None
+    problems: str | None = None
+    seeds: str | None = None
+    batches: str | None = None
+    budget: int | None = None
+    noise: float | None = None
+    out: Path = Path("results/optimisers")
 
     def plan(self) -> Plan:
         from benchmarks.league.registry import missing_packages

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
-from scalable_bo.cli.bench import SOLVER_NAMES, DataDir, Dtype, Noise, Text
 from scalable_bo.cli.console import Commands, read_names
 from scalable_bo.cli.main import main
 from scalable_bo.cli.running import Benchmark, Plan, options_of
@@ -18,18 +18,26 @@ traces = Commands(add_completion=False, pretty_exceptions_enable=False)
 @traces.command()
 @dataclass(frozen=True)
 class TracesCommand(Benchmark):
-    """Trace how solvers approach the exact posterior mean."""
+    """Trace how solvers approach the exact posterior mean.
 
-    data: Annotated[
-        str, Option(help="Data set: pol, elevators, bike, protein or keggdirected.")
-    ] = "pol"
-    split: Annotated[int, Option(help="Split of the data set.")] = 0
-    problem: Annotated[
-        Text,
-        Option(
-            help="thompson: a function drawn from the prior on [0, 1]^8, instead of a data set."
-        ),
-    ] = None
+    Args:
+        data: data set: pol, elevators, bike, protein or keggdirected.
+        split: split of the data set.
+        problem: instead of a data set, thompson: a function drawn from the prior on [0, 1]^8.
+        lengthscale: lengthscale of the Thompson problem.
+        noise: noise variance, such as 1e-6, instead of the given one.
+        solver: solvers, separated by commas: auto, cholesky, cg, sdd, sdd-1, sdd-10, sdd-100, sgd,
+            sap, asap, adasap, adasap-i.
+        epochs: largest budget, in passes over the kernel matrix.
+        points: checkpoints, their budgets in geometric progression; each is a run of its own.
+        exact: compare with the exact solution, by Cholesky; up to 20 000 points.
+        data_dir: folder of the data sets; by default ../shared/data/uci.
+        dtype: precision, float32 or float64.
+    """
+
+    data: str = "pol"
+    split: int = 0
+    problem: str | None = None
     n: Annotated[
         int,
         Option(
@@ -38,25 +46,14 @@ class TracesCommand(Benchmark):
             help="Points of the Thompson problem; torchrun takes --n for its own.",
         ),
     ] = 2000
-    lengthscale: Annotated[float, Option(help="Lengthscale of the Thompson problem.")] = 0.5
-    noise: Noise = None
-    solver: Annotated[
-        str, Option(help=f"Solvers, separated by commas: {', '.join(SOLVER_NAMES)}.")
-    ] = "sgd,sdd,cg,sap,adasap"
-    epochs: Annotated[float, Option(help="Largest budget, in passes over the kernel matrix.")] = (
-        100.0
-    )
-    points: Annotated[
-        int,
-        Option(
-            help="Checkpoints, their budgets in geometric progression; each is a run of its own."
-        ),
-    ] = 12
-    exact: Annotated[
-        bool, Option(help="Compare with the exact solution, by Cholesky; up to 20 000 points.")
-    ] = True
-    data_dir: DataDir = None
-    dtype: Dtype = "float32"
+    lengthscale: float = 0.5
+    noise: float | None = None
+    solver: str = "sgd,sdd,cg,sap,adasap"
+    epochs: float = 100.0
+    points: int = 12
+    exact: bool = True
+    data_dir: Path | None = None
+    dtype: str = "float32"
 
     def plan(self) -> Plan:
         names = read_names(self.solver, "solver")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Option
@@ -23,22 +23,6 @@ from scalable_bo.cli.console import (
 )
 from scalable_bo.cli.running import Benchmark, Plan, options_of
 
-# The names in the registry of solvers, whose import is too slow for ``--help``
-SOLVER_NAMES = (
-    *("auto", "cholesky", "cg", "sdd", "sdd-1", "sdd-10", "sdd-100", "sgd"),
-    *("sap", "asap", "adasap", "adasap-i"),
-)
-_SOLVERS = ", ".join(SOLVER_NAMES)
-Text = str | None
-Whole = int | None
-Noise = Annotated[
-    float | None, Option(help="Noise variance, such as 1e-6, instead of the given or fitted one.")
-]
-DataDir = Annotated[
-    Path | None, Option(help="Folder of the data sets.  [default: ../shared/data/uci]")
-]
-Dtype = Annotated[str, Option(help="float32 or float64.")]
-
 bench = Commands(
     help="Run the papers' benchmarks; each run writes one JSON record.", no_args_is_help=True
 )
@@ -51,62 +35,41 @@ class ThompsonCommand(Benchmark):
 
     Random search stands beside it. Runs (solver, lengthscale, seed) that the folder has a complete
     record of are kept and not run again; an interrupted one goes on after its last finished round.
+
+    Args:
+        preset: name of the settings: smoke, laptop, lin2023-small, lin2023-large or adasap2025.
+        solver: methods, separated by commas: auto, cholesky, cg, sdd, sdd-1, sdd-10, sdd-100, sgd,
+            sap, asap, adasap, adasap-i, svgp; or module:Class of your own.
+        seeds: seeds, such as 0-4 or 0,3; by default the preset's.
+        lengthscale: lengthscales, separated by commas; by default the preset's.
+        rounds: rounds, instead of the preset's.
+        q: points a round, instead of the preset's.
+        num_initial: initial points, instead of the preset's.
+        dtype: precision, float32 or float64, instead of the preset's.
+        share_features: as published: let the surrogate's paths use the target's own random
+            features.
+        coordinate_features: as published: random features of a product of one-dimensional Matérn
+            kernels.
+        published_weights: as published: candidates around data drawn by y + min y, in place of
+            y - min y.
+        own_search: maximise the paths by the defaults of this package, not the preset's settings.
+        scale: factor of data, batches and candidates, at most 1; its root is that of rounds and
+            features.
     """
 
-    preset: Annotated[
-        str, Option(help="Settings: smoke, laptop, lin2023-small, lin2023-large or adasap2025.")
-    ] = "laptop"
-    solver: Annotated[
-        str,
-        Option(
-            help=f"Methods, separated by commas: {_SOLVERS}, svgp; or module:Class of your own."
-        ),
-    ] = "auto,cg"
-    seeds: Annotated[Text, Option(help="Seeds, such as 0-4 or 0,3; by default the preset's.")] = (
-        None
-    )
-    lengthscale: Annotated[
-        Text, Option(help="Lengthscales, separated by commas; by default the preset's.")
-    ] = None
-    num_rounds: Annotated[Whole, Option("--rounds", help="Rounds, instead of the preset's.")] = None
-    q: Annotated[Whole, Option(help="Points a round, instead of the preset's.")] = None
-    num_initial: Annotated[Whole, Option(help="Initial points, instead of the preset's.")] = None
-    dtype: Annotated[Text, Option(help="float32 or float64, instead of the preset's.")] = None
-    share_features: Annotated[
-        bool,
-        Option(
-            "--share-features",
-            help="As published: let the surrogate's paths use the target's own random features.",
-        ),
-    ] = False
-    coordinate_features: Annotated[
-        bool,
-        Option(
-            "--coordinate-features",
-            help="As published: random features of a product of one-dimensional Matérn kernels.",
-        ),
-    ] = False
-    published_weights: Annotated[
-        bool,
-        Option(
-            "--published-weights",
-            help="As published: candidates around data drawn by y + min y, in place of y - min y.",
-        ),
-    ] = False
-    own_search: Annotated[
-        bool,
-        Option(
-            "--own-search",
-            help="Maximise the paths by the defaults of this package, not the preset's settings.",
-        ),
-    ] = False
-    scale: Annotated[
-        float,
-        Option(
-            help="Factor of data, batches and candidates, at most 1; its root is that of rounds and"
-            " features."
-        ),
-    ] = 1.0
+    preset: str = "laptop"
+    solver: str = "auto,cg"
+    seeds: str | None = None
+    lengthscale: str | None = None
+    rounds: int | None = None
+    q: int | None = None
+    num_initial: int | None = None
+    dtype: str | None = None
+    share_features: bool = False
+    coordinate_features: bool = False
+    published_weights: bool = False
+    own_search: bool = False
+    scale: float = 1.0
 
     def plan(self) -> Plan:
         from scalable_bo.cli.summaries import print_thompson
@@ -124,9 +87,13 @@ class ThompsonCommand(Benchmark):
             published_weights=self.published_weights,
             own_search=self.own_search,
         )
-        sizes = ("num_rounds", "q", "num_initial", "dtype")
-        given = {name: getattr(self, name) for name in sizes if getattr(self, name) is not None}
-        chosen = replace(chosen, **given)
+        sizes: dict[str, Any] = {
+            "num_rounds": self.rounds,
+            "q": self.q,
+            "num_initial": self.num_initial,
+            "dtype": self.dtype,
+        }
+        chosen = replace(chosen, **{k: v for k, v in sizes.items() if v is not None})
         axes = (
             optional(read_floats, self.lengthscale, "lengthscale") or chosen.lengthscales,
             optional(read_integers, self.seeds, "seeds") or range(chosen.num_seeds),
@@ -149,47 +116,39 @@ class RegressionCommand(Benchmark):
 
     On the UCI sets it has their published hyperparameters. Cells (data set, split, method) that the
     folder has a record of, with the same settings, are kept and not run again.
+
+    Args:
+        data: data sets, separated by commas: pol, elevators, bike, protein, keggdirected; or your
+            .parquet and .csv tables.
+        split: splits, such as 0 or 0-4.
+        solver: methods, separated by commas: auto, cholesky, cg, sdd, sdd-1, sdd-10, sdd-100, sgd,
+            sap, asap, adasap, adasap-i, sgd-inducing, inducing, svgp, subset; or module:Class of
+            your own.
+        noise: noise variance, such as 1e-6, instead of the given or fitted one.
+        mean_only: compute the posterior mean alone: no paths, no likelihood.
+        tolerance: relative residual at which a column stops, in place of the posterior's error.
+        max_epochs: passes over the kernel matrix that a method may spend.
+        sgd_steps: steps of sgd and sgd-inducing, all of which they take.
+        num_points: inducing points, or points of the subset.
+        target: column of your table to predict from all others.
+        test_fraction: part of your table to test on, chosen at random for each split.
+        data_dir: folder of the data sets; by default ../shared/data/uci.
+        dtype: precision, float32 or float64.
     """
 
-    data: Annotated[
-        str,
-        Option(
-            help="Data sets, separated by commas: pol, elevators, bike, protein, keggdirected; or"
-            " your .parquet and .csv tables."
-        ),
-    ] = "pol"
-    split: Annotated[str, Option(help="Splits, such as 0 or 0-4.")] = "0"
-    solver: Annotated[
-        str,
-        Option(
-            help=f"Methods, separated by commas: {_SOLVERS}, sgd-inducing, inducing, svgp, subset;"
-            " or module:Class of your own."
-        ),
-    ] = "cg"
-    noise: Noise = None
-    mean_only: Annotated[
-        bool,
-        Option("--mean-only", help="Compute the posterior mean alone: no paths, no likelihood."),
-    ] = False
-    tolerance: Annotated[
-        float | None,
-        Option(
-            help="Relative residual at which a column stops, in place of the posterior's error."
-        ),
-    ] = None
-    max_epochs: Annotated[
-        float, Option(help="Passes over the kernel matrix that a method may spend.")
-    ] = 100.0
-    sgd_steps: Annotated[
-        int, Option(help="Steps of sgd and sgd-inducing, all of which they take.")
-    ] = 100_000
-    num_points: Annotated[int, Option(help="Inducing points, or points of the subset.")] = 4096
-    target: Annotated[Text, Option(help="Column of your table to predict from all others.")] = None
-    test_fraction: Annotated[
-        float, Option(help="Part of your table to test on, chosen at random for each split.")
-    ] = 0.1
-    data_dir: DataDir = None
-    dtype: Dtype = "float32"
+    data: str = "pol"
+    split: str = "0"
+    solver: str = "cg"
+    noise: float | None = None
+    mean_only: bool = False
+    tolerance: float | None = None
+    max_epochs: float = 100.0
+    sgd_steps: int = 100_000
+    num_points: int = 4096
+    target: str | None = None
+    test_fraction: float = 0.1
+    data_dir: Path | None = None
+    dtype: str = "float32"
 
     def plan(self) -> Plan:
         splits = read_integers(self.split, "split")

@@ -4,15 +4,25 @@ progress. Quick to import.
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    NoReturn,
+    TypeVar,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -38,7 +48,8 @@ class _FlagsWithoutType:
 
 class _Command(_FlagsWithoutType, TyperCommand):
     """A command made of a function or, where the options are too many for one, of a dataclass: its
-    fields are the options, and its method ``run`` does the work.
+    fields are the options, which ``Args`` in its docstring tell, and its method ``run`` does the
+    work.
     """
 
     def invoke(self, context: Any) -> Any:
@@ -57,7 +68,35 @@ class Commands(typer.Typer):
         super().__init__(cls=_Group, **settings)
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
-        return super().command(name, cls=_Command, **settings)
+        def add(function: Any) -> Any:
+            about = inspect.getdoc(function)
+            if is_dataclass(function):
+                about = str(about).partition("\n\nArgs:")[0]
+                _document(function)
+            return super(Commands, self).command(name, cls=_Command, help=about, **settings)(
+                function
+            )
+
+        return add
+
+
+def _document(command: Any) -> None:
+    """Make options of the fields of a dataclass, each with what ``Args`` in the docstring of its
+    class, or of a base, says of it; one that is false by default is a flag.
+    """
+    texts: dict[str, str] = {}
+    for kind in reversed(command.__mro__):
+        arguments = (inspect.getdoc(kind) or "").partition("Args:\n")[2]
+        for name, text in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", arguments, re.MULTILINE):
+            texts[name] = " ".join(text.split())
+    hints = get_type_hints(command, include_extras=True)
+    for entry in fields(command):
+        if get_origin(hints[entry.name]) is not Annotated:
+            flag = [f"--{entry.name.replace('_', '-')}"] if entry.default is False else []
+            text = texts[entry.name]
+            option = typer.Option(*flag, help=text[0].upper() + text[1:])
+            hints[entry.name] = Annotated[hints[entry.name], option]
+        command.__init__.__annotations__[entry.name] = hints[entry.name]
 
 
 def read_names(text: str, option: str) -> list[str]:

@@ -1,17 +1,16 @@
 """How benchmarks run from the command line: options whose cells run with a line a step, and what is
 said of them in the end. Quick to import.
-
-The annotations are no strings here: Typer would look up those of inherited options elsewhere.
 """
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
-from typer import Option
 
 from scalable_bo.cli.console import (
     bad_input,
@@ -43,24 +42,26 @@ class Plan(NamedTuple):
         picture: the file that ``draw`` writes.
     """
 
-    cells: "Sequence[Cell[Any]]"
-    show: "Callable[[list[Record]], None] | None" = None
-    table: "TableKind | None" = None
-    draw: "Callable[[list[Record], Path], None] | None" = None
+    cells: Sequence[Cell[Any]]
+    show: Callable[[list[Record]], None] | None = None
+    table: TableKind | None = None
+    draw: Callable[[list[Record], Path], None] | None = None
     picture: str = ""
 
 
 @dataclass(frozen=True)
 class Benchmark(ABC):
-    """The options that all benchmarks share; a benchmark's own make its cells."""
+    """The options that all benchmarks share; a benchmark's own make its cells.
 
-    rerun: Annotated[
-        bool, Option("--rerun", help="Run also what the folder has a record of, from the start.")
-    ] = False
-    device: Annotated[str, Option(help="Device to compute on: cpu, cuda, cuda:1.")] = "cpu"
-    out: Annotated[
-        Path, Option(help="Folder for the records, tables and plots, made if needed.")
-    ] = Path("results")
+    Args:
+        rerun: run also what the folder has a record of, from the start.
+        device: device to compute on: cpu, cuda, cuda:1.
+        out: folder for the records, tables and plots, made if needed.
+    """
+
+    rerun: bool = False
+    device: str = "cpu"
+    out: Path = Path("results")
 
     @abstractmethod
     def plan(self) -> Plan:
@@ -95,13 +96,13 @@ class Benchmark(ABC):
             stop(f"{count(failed, 'run')} failed; the same command runs them.", 1)
 
 
-def options_of(command: "DataclassInstance", kind: "type[DataclassInstance]") -> dict[str, Any]:
+def options_of(command: DataclassInstance, kind: type[DataclassInstance]) -> dict[str, Any]:
     """Return the options of a command that ``kind`` takes as arguments of the same names."""
     names = {entry.name for entry in fields(command)}
     return {e.name: getattr(command, e.name) for e in fields(kind) if e.name in names}
 
 
-def run_and_show(plan: Plan, out: Path, *, rerun: bool) -> "list[Record]":
+def run_and_show(plan: Plan, out: Path, *, rerun: bool) -> list[Record]:
     """Run the cells of a plan with a line a step on stderr, and return their records.
 
     Args:
@@ -143,7 +144,7 @@ def run_and_show(plan: Plan, out: Path, *, rerun: bool) -> "list[Record]":
     return list(found.values())
 
 
-def _complete(cells: "Sequence[Cell[Any]]", records: "list[Record]") -> str:
+def _complete(cells: Sequence[Cell[Any]], records: list[Record]) -> str:
     """Say how many runs are complete, and how far the last one is, or how many failed."""
     whole = [record for record in records if record.get("complete", True)]
     words = count(whole, "complete run")

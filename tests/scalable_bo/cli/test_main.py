@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 
 from scalable_bo.cli import console
 from scalable_bo.cli import main as cli
-from scalable_bo.cli.bench import SOLVER_NAMES
 from scalable_bo.cli.console import read_integers
 from scalable_bo.experiments.presets import THOMPSON_PRESETS
 from scalable_bo.experiments.regression.cell import RegressionCell
@@ -500,10 +499,6 @@ def test_help_shows_no_type_of_a_flag(
     assert "--help" in text and "bool" not in text.lower()
 
 
-def test_the_names_of_solvers_are_those_of_the_registry() -> None:
-    assert list(SOLVER_NAMES) == list(SOLVERS)
-
-
 def seconds_of_children() -> float:
     """Return the processor seconds of all children so far: of a busy machine, too."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -531,13 +526,21 @@ def test_help_and_version_import_nothing_heavy_and_answer_at_once() -> None:
 
 @dataclass(frozen=True)
 class Greeting:
-    """Greet somebody."""
+    """Greet somebody.
+
+    Args:
+        times: how often, which may be
+            never.
+        loudly: in capitals.
+    """
 
     name: Annotated[str, typer.Option(help="Whom to greet.")]
-    times: Annotated[int, typer.Option(help="How often.")] = 1
+    times: int = 1
+    loudly: bool = False
 
     def run(self) -> None:
-        typer.echo(" ".join([self.name] * self.times))
+        text = " ".join([self.name] * self.times)
+        typer.echo(text.upper() if self.loudly else text)
 
 
 def test_a_command_may_be_a_dataclass_of_its_options() -> None:
@@ -546,10 +549,12 @@ def test_a_command_may_be_a_dataclass_of_its_options() -> None:
     run = CliRunner()
     assert run.invoke(app, ["--name", "Ada"]).stdout == "Ada\n"
     assert run.invoke(app, ["--name", "Ada", "--times", "3"]).stdout == "Ada Ada Ada\n"
+    assert run.invoke(app, ["--name", "Ada", "--loudly"]).stdout == "ADA\n"
     assert run.invoke(app, ["--times", "3"]).exit_code == 2
     shown = run.invoke(app, ["--help"]).stdout
-    for text in ("Greet somebody.", "Whom to greet.", "How often.", "[default: 1]"):
+    for text in ("Greet somebody.", "Whom to greet.", "How often, which may be never."):
         assert text in shown
+    assert "[default: 1]" in shown and "Args" not in shown and "--no-loudly" not in shown
 
 
 def test_every_command_is_described_in_a_line() -> None:
