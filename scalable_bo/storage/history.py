@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import sys
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,14 +32,15 @@ class History:
         name: of the file, or of the content if there is none.
         X: (n, d) in the user's units.
         outcomes: n of them.
-        content: what a digest is of: all points and outcomes that there were, before remarks
-            beside them left some out.
+        content: what a digest is of: all points and outcomes that there were.
+        kept: the rows of the content that these are; remarks beside them left the others out.
     """
 
     name: str
     X: Tensor
     outcomes: Outcomes
     content: tuple[Tensor, Outcomes]
+    kept: Sequence[int]
 
     def digest(self, num_rows: int | None = None) -> str:
         """Return a digest of the content, or of its first rows."""
@@ -61,11 +63,16 @@ class History:
         if not same:
             return self
         known = sum(source.num_rows for source in same)
-        grown = known < len(self.X) == len(self.content[0])
-        if grown and self.digest(known) == same[-1].digest:
-            rest = self.outcomes.select(range(known, len(self.X)))
-            name = f"{self.name}[{known}:]"
-            return History(name, self.X[known:], rest, self.content)
+        # What was added then may have been as many rows as are known, or more that said nothing
+        ends = [-1, *self.kept, len(self.content[0])]
+        more = range(ends[known] + 1, ends[known + 1] + 1) if known + 1 < len(ends) else ()
+        for length in {known, *more}:
+            if self.digest(length) == same[-1].digest:
+                first = bisect_left(self.kept, length)
+                rest = self.outcomes.select(range(first, len(self.X)))
+                name = f"{self.name}[{known}:]"
+                new = History(name, self.X[first:], rest, self.content, self.kept[first:])
+                return new if len(rest.values) else None
         raise ValueError(
             f"The data {self.name!r} were added before with other"
             f" content:\n{self._changes(same[0], rows, names)}\nUse the data as they were,"
@@ -91,7 +98,7 @@ class History:
             name = [*names, "value", "noise"][column]
             number = int(different.any(1).sum())
             lines.append(
-                f"  {name} in row {row}: stored {stored[row, column]:g}, given"
+                f"  {name} in row {self.kept[row]}: stored {stored[row, column]:g}, given"
                 f" {given[row, column]:g} ({number} rows differ)"
             )
         return "\n".join(lines or ["  the reasons of failures"])
@@ -135,12 +142,15 @@ def read_history(
             f"`X` and `y` must have the same length, got {len(X)} and {len(outcomes.values)}."
         )
     content = X, outcomes
+    kept: Sequence[int] = range(len(X))
     if remarks is not None:
-        X, outcomes = remarks.applied(X, outcomes)
+        outcomes, kept = remarks.applied(outcomes)
+        if len(kept) < len(X):
+            X, outcomes = X[kept], outcomes.select(kept)
     if not name:
         is_file = isinstance(data, str | os.PathLike)
         name = Path(data).name if is_file else f"data {_digest(*content)[:12]}"
-    return History(storable(name), X, outcomes, content)
+    return History(storable(name), X, outcomes, content, kept)
 
 
 def _digest(X: Tensor, outcomes: Outcomes) -> str:

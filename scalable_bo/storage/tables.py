@@ -5,7 +5,7 @@ in parts, from these and from DataFrames.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,8 @@ SUFFIXES = (".parquet", ".csv", ".xlsx")
 
 
 class Remarks:
-    """What a table itself says of its rows: which are pending, and why others failed.
+    """What a table itself says of its rows: which failed and why, and which say nothing yet, since
+    they are pending, or their outcomes are empty and nothing else says that they failed.
 
     Args:
         columns: of the parameters.
@@ -49,31 +50,28 @@ class Remarks:
 
     def __init__(self, columns: Sequence[str], names: Sequence[str] = ()) -> None:
         self.names = apart((*names, "status", "reason"), columns)[-2:]
-        self._pending: set[int] = set()
+        self._silent: set[int] = set()
         self._reasons: dict[int, str] = {}
 
-    def note(self, frame: pd.DataFrame, first_row: int) -> None:
-        """Read the remarks on a part of the rows."""
+    def note(self, frame: pd.DataFrame, first_row: int, empty: Iterable[int] = ()) -> None:
+        """Read the remarks on a part of the rows, in which those at ``empty`` have no outcome."""
         columns = [frame.get(name, ()) for name in self.names]
-        pending, reasons = (
+        statuses, reasons = (
             {row: text for row, text in enumerate(column, first_row) if isinstance(text, str)}
             for column in columns
         )
-        self._pending |= {row for row, text in pending.items() if text == "pending"}
         self._reasons |= {row: text for row, text in reasons.items() if text}
+        failed = {row for row, text in statuses.items() if text == "failed"} | {*self._reasons}
+        self._silent |= {row for row, text in statuses.items() if text == "pending"}
+        self._silent |= {first_row + place for place in empty} - failed
 
-    def applied(self, X: Tensor, outcomes: Outcomes) -> tuple[Tensor, Outcomes]:
-        """Return points and outcomes without those that are pending, the failed ones with their
-        reasons.
-        """
+    def applied(self, outcomes: Outcomes) -> tuple[Outcomes, list[int]]:
+        """Return outcomes, the failed ones with their reasons, and the rows that say something."""
         failed = sorted(outcomes.reasons)
         reasons = {row: self._reasons[row] for row in failed if row in self._reasons}
         outcomes = outcomes.explain(reasons)
-        pending = self._pending.intersection(failed)
-        if not pending:
-            return X, outcomes
-        kept = [row for row in range(len(X)) if row not in pending]
-        return X[kept], outcomes.select(kept)
+        silent = self._silent.intersection(failed)
+        return outcomes, [row for row in range(len(outcomes.values)) if row not in silent]
 
 
 def read_outcomes(
@@ -100,9 +98,9 @@ def read_outcomes(
     for frame in table_frames(space, data, {*parameters, *names}, remarks):
         _require_columns(frame, names)
         points.append(space.from_frame(frame, first_row + row, observed=True))
-        remarks.note(frame, row)
         found = {name: _numbers(frame[name]) for name in names}
         values.append(torch.stack([numbers for numbers, _ in found.values()], dim=1))
+        remarks.note(frame, row, _places(values[-1].isnan().all(1)))
         wrong += [
             f"row {first_row + row + place}, column `{name}`: {reason}"
             for name, (_, reasons) in found.items()
@@ -149,11 +147,13 @@ def read_table(
     for frame in table_frames(space, data, {*columns, *asked}, remarks):
         _require_columns(frame, asked)
         points.append(space.from_frame(frame, first_row + row, observed=True))
-        remarks.note(frame, row)
+        empty: set[int] = set()
         if target is not None:
             numbers, wrong = _numbers(frame[target])
             values.append(numbers)
+            empty = {*_places(numbers.isnan())} - {*wrong}
             reasons |= {row + position: reason for position, reason in wrong.items()}
+        remarks.note(frame, row, empty)
         if isinstance(noise, str):
             variances.append(_numbers(frame[noise])[0])
         row += len(frame)
@@ -361,6 +361,10 @@ def _require_memory(path: Path, num_bytes: int) -> None:
     memory.require(
         num_bytes, torch.device("cpu"), f"Reading {path.name}", "Split the file, or leave rows out."
     )
+
+
+def _places(which: Tensor) -> list[int]:
+    return which.nonzero().flatten().tolist()
 
 
 def _numbers(column: pd.Series) -> tuple[Tensor, dict[int, str]]:

@@ -604,7 +604,8 @@ class Study:
         name: str | None = None,
     ) -> None:
         """Add points that were evaluated elsewhere; what has a value that is NaN, infinite or no
-        number is added as failed.
+        number is added as failed. A row of a table whose outcomes are empty says nothing and is
+        left out, unless its ``status`` is "failed" or it has a ``reason``.
 
         All are added or, on an error, none. The same data again are not added twice, and of a file
         that has grown its new rows alone, so a program may add its data whenever it starts.

@@ -57,24 +57,25 @@ def test_all_kinds_of_tables_say_the_same(
     study.add_data(data, target="score", noise="variance")
     frame = study.to_dataframe()
     assert frame[["x", "n", "kind", "flag"]].equals(
-        FRAME[["x", "n", "kind", "flag"]].set_axis(frame.index)
+        FRAME[["x", "n", "kind", "flag"]].drop(1).set_axis(frame.index)
     )
-    assert frame["status"].tolist() == ["observed", "failed", "observed", "failed", "observed"]
-    assert frame["reason"].tolist() == ["", "the value is nan", "", "the value is inf", ""]
+    assert frame["status"].tolist() == ["observed", "observed", "failed", "observed"]
+    assert frame["reason"].tolist() == ["", "", "the value is inf", ""]
     assert study.result.values.tolist() == [1.0, 3.0, 0.1 + 0.2]
     assert frame["noise"].dropna().tolist() == [0.1, 0.3, 0.5]
-    assert frame["fixed"].tolist() == [3] * 5
+    assert frame["fixed"].tolist() == [3] * 4
 
 
 def test_arrays_and_dicts_say_the_same_as_tables() -> None:
     by_table = make()
     by_dicts = make()
     by_tensor = make()
+    frame = FRAME.drop(1)
     by_table.add_data(FRAME, target="score")
     by_dicts.add_data(
-        FRAME[["kind", "flag", "n", "x"]].to_dict("records"), FRAME["score"].to_numpy()
+        frame[["kind", "flag", "n", "x"]].to_dict("records"), frame["score"].to_numpy()
     )
-    by_tensor.add_data(by_table._record.rows.X, torch.tensor(FRAME["score"].to_numpy()))
+    by_tensor.add_data(by_table._record.rows.X, torch.tensor(frame["score"].to_numpy()))
     assert timeless(by_dicts).equals(timeless(by_table))
     assert timeless(by_tensor).equals(timeless(by_table))
 
@@ -84,8 +85,68 @@ def test_what_is_no_number_has_failed_for_that_reason(tmp_path: Path) -> None:
     frame.loc[2, "score"] = "crashed"
     study = make()
     study.add_data(write(frame, tmp_path / "past.csv"), target="score")
-    assert study.to_dataframe()["reason"][2] == "not a number: 'crashed'"
+    assert study.to_dataframe()["reason"][1] == "not a number: 'crashed'"
     assert study.num_observations == 2
+
+
+@pytest.mark.parametrize("suffix", ["frame", ".csv", ".parquet", ".xlsx"])
+@pytest.mark.parametrize("goal", [{"maximize": True}, {"objectives": {"score": "maximize"}}])
+def test_a_row_without_an_outcome_says_nothing_unless_it_says_that_it_failed(
+    tmp_path: Path, suffix: str, goal: dict[str, Any]
+) -> None:
+    if "objectives" in goal:
+        goal = {"objectives": {"score": "maximize", "cost": "minimize"}}
+    rows = [
+        {"x": 0.0, "score": 1.0, "cost": 1.0, "status": "observed", "reason": ""},
+        {"x": 0.1, "score": np.nan, "cost": np.nan, "status": "", "reason": ""},
+        {"x": 0.2, "score": np.nan, "cost": np.nan, "status": "failed", "reason": ""},
+        {"x": 0.3, "score": np.nan, "cost": np.nan, "status": "", "reason": "the flask broke"},
+        {"x": 0.4, "score": np.nan, "cost": np.nan, "status": "pending", "reason": ""},
+        {"x": 0.5, "score": np.nan, "cost": np.nan, "status": "observed", "reason": ""},
+    ]
+    data: Any = pd.DataFrame(rows)
+    if suffix == ".xlsx":
+        data.to_excel(tmp_path / "past.xlsx", index=False)
+    if suffix != "frame":
+        data = tmp_path / "past.xlsx" if suffix == ".xlsx" else write(data, tmp_path / f"p{suffix}")
+    study = Study(Space(x=Float(0.0, 1.0)), **goal)
+    study.add_data(data, target=None if "objectives" in goal else "score")
+    assert study.num_failed == 2
+    assert study._record.rows.X.flatten().tolist() == [0.0, 0.2, 0.3]
+    assert study.reasons([0, 2]) == [None, "the flask broke"]
+
+
+def test_of_a_file_with_gaps_that_has_grown_the_new_rows_are_added(tmp_path: Path) -> None:
+    gaps = pd.DataFrame({"x": np.arange(9) / 8, "score": [np.nan, 1, np.nan, np.nan, 4] + [7] * 4})
+    gaps.loc[6:7, "score"] = np.nan
+    path = tmp_path / "past.csv"
+    space = Space(x=Float(0.0, 1.0))
+    for num_rows in (1, 2, 3, 4, 4, 5, 7, 8, 9):
+        with Study(space, maximize=True, path=tmp_path / "study") as study:
+            study.add_data(write(gaps.head(num_rows), path), target="score")
+            assert study._record.rows.X[:, 0].tolist() == [
+                x for x, score in gaps.head(num_rows).to_numpy() if score == score
+            ]
+    write(gaps.assign(x=gaps["x"] / 2), path)
+    with (
+        Study(space, maximize=True, path=tmp_path / "study") as study,
+        pytest.raises(ValueError, match="were added before with other content"),
+    ):
+        study.add_data(path, target="score")
+
+
+def test_a_file_whose_gaps_an_older_version_took_for_failures_may_grow(tmp_path: Path) -> None:
+    space = Space(x=Float(0.0, 1.0))
+    study = Study(space, maximize=True)
+    frame = pd.DataFrame({"x": [0.0, 0.25, 0.5, 1.0], "score": [1.0, np.nan, 2.0, np.nan]})
+    study.add_data(frame[["x"]].head(3), frame["score"].head(3).to_numpy(), name="past.csv")
+    assert study.num_failed == 1
+    for num_rows in (3, 4):
+        study.add_data(frame.head(num_rows), target="score", name="past.csv")
+        assert len(study.to_dataframe()) == 3
+    frame.loc[3, "score"] = 5.0
+    study.add_data(frame, target="score", name="past.csv")
+    assert study._record.rows.values[[0, 2, 3]].tolist() == [1.0, 2.0, 5.0]
 
 
 def test_the_same_data_are_not_added_twice(tmp_path: Path) -> None:
@@ -95,7 +156,7 @@ def test_the_same_data_are_not_added_twice(tmp_path: Path) -> None:
     with make(tmp_path / "study") as study:
         study.add_data(path, target="score")
         study.add_data(FRAME, target="score")
-        assert len(study.to_dataframe()) == 5
+        assert len(study.to_dataframe()) == 4
 
 
 LABORATORY = """\
@@ -145,11 +206,11 @@ def test_of_a_file_that_has_grown_the_new_rows_are_added(tmp_path: Path) -> None
         with make(tmp_path / "study") as study:
             study.add_data(path, target="score")
             if num_rows == 2:
-                study.correct(1, 0.75)  # which the file does not know
+                study.correct(0, 0.75)  # which the file does not know
     with make(tmp_path / "study") as study:
         whole = make(None)
         whole.add_data(FRAME, target="score")
-        whole.correct(1, 0.75)
+        whole.correct(0, 0.75)
         assert timeless(study).equals(timeless(whole))
         write(FRAME.head(3), path)  # has lost rows
         with pytest.raises(ValueError, match="were added before with other content"):
@@ -167,7 +228,7 @@ def test_other_data_under_the_same_name_are_refused_with_the_difference(tmp_path
     changed.loc[[2, 4], "x"] = 0.25
     write(pd.concat([changed, changed.tail(1)]), path)
     difference = (
-        "  rows: stored 5, given 6\n  x in row 2: stored 0.333333, given 0.25 \\(2 rows"
+        "  rows: stored 4, given 5\n  x in row 2: stored 0.333333, given 0.25 \\(2 rows"
         " differ\\)\nUse"
     )
     with make(tmp_path / "study") as study:
@@ -175,9 +236,9 @@ def test_other_data_under_the_same_name_are_refused_with_the_difference(tmp_path
             ValueError, match=f"'past.csv' were added before with other content:\n{difference}"
         ):
             study.add_data(path, target="score")
-        assert len(study.to_dataframe()) == 5
+        assert len(study.to_dataframe()) == 4
         study.add_data(path, target="score", name="more")
-        assert len(study.to_dataframe()) == 11
+        assert len(study.to_dataframe()) == 9
 
 
 @pytest.mark.parametrize(
