@@ -198,6 +198,10 @@ def _add_answers(app: FastAPI, study: Study, desk: Desk) -> None:
     async def points() -> Response:
         return await computed(lambda: [point.to_dict() for point in study.points()])
 
+    @app.get("/best_params")
+    async def best_params() -> Response:
+        return await computed(lambda: study.best_params)
+
     @app.get("/best")
     async def best() -> Response:
         return await computed(lambda: _best(study))
@@ -263,6 +267,9 @@ def _best(study: Study) -> dict[str, Any]:
         "observed_params": result.best_observed_params,
         "observed_value": result.best_observed_value,
         "front": [vars(point) for point in result.front],
+        "hypervolume": result.hypervolume,
+        "reference_point": result.reference_point,
+        "least_violating": result.least_violating and vars(result.least_violating),
     }
 
 

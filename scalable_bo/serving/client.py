@@ -135,7 +135,9 @@ class RemoteStudy:
         return self._outcomes
 
     def status(self) -> dict[str, Any]:
-        """Return the numbers of values, failures, pending and leased points, and the best value."""
+        """Return the numbers of values, failures, pending and leased points, and the best value,
+        ``None`` if there is none, or several objectives: see ``best``.
+        """
         found: dict[str, Any] = self._request("GET", "/status")
         return found
 
@@ -157,14 +159,20 @@ class RemoteStudy:
 
     @property
     def best_params(self) -> dict[str, Any]:
-        """The parameters that are recommended."""
-        params: dict[str, Any] = self.best()["params"]
+        """The parameters that are recommended.
+
+        Raises:
+            ValueError: as ``Study.best_params``, such as of several objectives, which have a front.
+        """
+        params: dict[str, Any] = self._request("GET", "/best_params")
         return params
 
     def best(self) -> dict[str, Any]:
         """Return what the study has found, in the words of ``Result``: ``params`` that are
         recommended and their ``value``, ``predicted_value`` and ``predicted_std``,
-        ``observed_params`` and ``observed_value``, and the ``front`` of several objectives.
+        ``observed_params`` and ``observed_value``; of several objectives the ``front``, its
+        ``hypervolume`` and ``reference_point``; and the ``least_violating`` point, if none is
+        feasible.
 
         Raises:
             ValueError: if no finite value has been told.

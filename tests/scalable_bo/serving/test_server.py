@@ -26,7 +26,7 @@ from scalable_bo.space.space import Float, Space
 from scalable_bo.study.study import Study
 from tests.scalable_bo.serving.requests import post, send
 
-GETS = ("/status", "/best", "/points")
+GETS = ("/status", "/best", "/best_params", "/points")
 POSTS = ("/ask", "/tell", "/fail", "/renew", "/release")
 
 
@@ -99,8 +99,36 @@ def test_several_outcomes_travel_by_name() -> None:
         remote.tell(ids[1:2], [(0.5, 1.0)])
         remote.tell(ids[2:3], [{"cost": None, "gain": math.nan}])
         assert study.reasons(ids) == [None, None, "cost: not a number: NoneType None"]
-        assert math.isnan(remote.best_value)
-        assert len(remote.best()["front"]) == 2
+        assert math.isnan(remote.best_value) and remote.status()["best_value"] is None
+        best = remote.best()
+        assert len(best["front"]) == 2
+        assert best["hypervolume"] == study.result.hypervolume > 0.0
+        assert best["reference_point"] == study.result.reference_point
+        with pytest.raises(ValueError, match="must have one objective for `best_params`") as here:
+            _ = study.best_params
+        with pytest.raises(ValueError) as there:
+            _ = remote.best_params
+        assert str(there.value) == str(here.value)
+
+
+def test_what_keeps_no_limit_is_told_as_at_hand() -> None:
+    study = Study(
+        Space(x=Float(0, 1)),
+        maximize=True,
+        outcome_constraints={"weight": (None, 1.0)},
+        num_initial=100,
+    )
+    with Server(study) as server, RemoteStudy(server.url, token=server.token) as remote:
+        with pytest.raises(ValueError, match="There is no `result` yet"):
+            _ = remote.best_params
+        remote.tell(remote.ask(1).ids, [{"value": 1.0, "weight": 3.0}])
+        with pytest.raises(ValueError, match="none does: the nearest .*weight"):
+            _ = remote.best_params
+        least = study.result.least_violating
+        assert least is not None and remote.best()["least_violating"] == vars(least)
+        remote.tell(remote.ask(1).ids, [{"value": 0.5, "weight": 0.5}])
+        assert remote.best_params == study.best_params
+        assert remote.best_value == study.best_value == 0.5
 
 
 def test_outcomes_that_are_told_one_by_one_complete_a_point(tmp_path: Path) -> None:
