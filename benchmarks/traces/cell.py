@@ -54,6 +54,7 @@ from surrogates import (
     checks,
     kernel_operator,
 )
+from surrogates.operators.kernel_matrix import KernelOperator
 from surrogates.solvers.registry import check_solver
 
 EXACT_UP_TO = 20_000
@@ -78,8 +79,8 @@ class Exact:
 
 @dataclass(frozen=True)
 class System:
-    """What a trace solves, in float64 on the CPU: data, hyperparameters, test points and their
-    targets; and the exact solution, if there is one to compare with.
+    """What a trace solves, in float64 on the CPU, and the exact solution, if there is one to
+    compare with.
 
     ``X (n, d)``, ``y (n,)``, ``test_X (m, d)``, ``test_y (m,)``.
     """
@@ -95,6 +96,12 @@ class System:
     def kernel_like(self, X: Tensor) -> Kernel:
         """Return a copy of the kernel with the dtype and device of X."""
         return deepcopy(self.kernel).to(X)
+
+    def cross(self, device: torch.device | str) -> tuple[KernelOperator, KernelOperator]:
+        """Return K of the data, and that of the test points and the data."""
+        X, test_X = self.X.to(device), self.test_X.to(device)
+        kernel = self.kernel_like(X)
+        return kernel_operator(kernel, X), kernel_operator(kernel, test_X, X)
 
 
 @dataclass(frozen=True)
@@ -161,14 +168,10 @@ class TraceCell(Cell[System]):
     @property
     def problem_name(self) -> str:
         """The system's name, for files and titles."""
-        which = (
-            f"n{self.n}_l{exact(self.lengthscale)}_s{self.seed}"
-            if self.problem == THOMPSON
-            else str(self.split)
-        )
-        return f"{self.problem}_{which}" + (
-            "" if self.noise is None else f"_noise{exact(self.noise)}"
-        )
+        words = [self.problem, str(self.split)]
+        if self.problem == THOMPSON:
+            words[1:] = [f"n{self.n}", f"l{exact(self.lengthscale)}", f"s{self.seed}"]
+        return "_".join(words + ([] if self.noise is None else [f"noise{exact(self.noise)}"]))
 
     @property
     def name(self) -> str:
@@ -212,10 +215,8 @@ class TraceCell(Cell[System]):
 
     def load(self, on_status: Status) -> System:
         system = load_system(self)
-        if not self.exact:
-            return system
-        on_status("solving exactly")
-        return replace(system, exact=solve_exactly(system, self.device))
+        on_status("solving exactly" if self.exact else "loaded")
+        return replace(system, exact=solve_exactly(system, self.device) if self.exact else None)
 
     def run(self, data: System, on_status: Status, state: Path | None) -> Iterator[Record]:
         """Yield the record after each checkpoint, a run with budget after budget.
@@ -241,7 +242,6 @@ class TraceCell(Cell[System]):
         X = data.X.to(self.device, getattr(torch, self.dtype))
         y = data.y.to(X)
         kernel = data.kernel_like(X)
-        score = _Score(data, X.device)
 
         def solve(budget: float) -> Solution:
             solver = _solver(self, n, budget)
@@ -256,7 +256,7 @@ class TraceCell(Cell[System]):
             start = time.perf_counter()
             solution = solve(budget)
             seconds = time.perf_counter() - start
-            checkpoints.append({"budget": budget, "seconds": seconds} | score(solution))
+            checkpoints.append({"budget": budget, "seconds": seconds} | _score(data, solution))
             yield record | {"complete": number == len(budgets)}
 
 
@@ -264,8 +264,8 @@ def load_system(cell: TraceCell) -> System:
     """Return the linear system of a trace, without its exact solution."""
     if cell.problem == THOMPSON:
         return _thompson_system(cell)
-    data = load_regression_data(cell.problem, cell.split, cell.data_dir)
-    hyperparameters = load_hyperparameters(cell.problem, cell.split, cell.data_dir)
+    where = (cell.problem, cell.split, cell.data_dir)
+    data, hyperparameters = load_regression_data(*where), load_hyperparameters(*where)
     kernel = matern_kernel(torch.tensor(hyperparameters.lengthscale), hyperparameters.outputscale)
     noise = hyperparameters.noise if cell.noise is None else cell.noise
     return System(data.train_X, data.train_y, data.test_X, data.test_y, kernel, noise)
@@ -273,48 +273,34 @@ def load_system(cell: TraceCell) -> System:
 
 def solve_exactly(system: System, device: str = "cpu") -> Exact:
     """Return the exact solution, by Cholesky in float64."""
-    X, y, test_X = (tensor.to(device) for tensor in (system.X, system.y, system.test_X))
-    kernel = system.kernel_like(X)
-    weights = (
-        Cholesky().solve(KernelSystem(kernel_operator(kernel, X), system.noise), y[:, None]).value
-    )
-    return Exact(weights, kernel_operator(kernel, test_X, X) @ weights)
+    K, cross = system.cross(device)
+    y = system.y[:, None].to(device)
+    weights = Cholesky().solve(KernelSystem(K, system.noise), y).value
+    return Exact(weights, cross @ weights)
 
 
-class _Score:
-    """Measures a solution in float64."""
-
-    def __init__(self, system: System, device: torch.device) -> None:
-        X = system.X.to(device)
-        test_X = system.test_X.to(device)
-        kernel = system.kernel_like(X)
-        self._K = kernel_operator(kernel, X)
-        self._cross = kernel_operator(kernel, test_X, X)
-        self._exact = system.exact
-        self._test_y = system.test_y[:, None].to(device)
-
-    def __call__(self, solution: Solution) -> Record:
-        W = solution.value.double()
-        mean = self._cross @ W
-        scores: Record = {
-            "epochs": float(solution.epochs),
-            "residual": float(solution.residual.max()),
-            "test_rmse": _rmse(mean, self._test_y),
-            "mean_error": None,
-            "weights_error": None,
-            "rkhs_error": None,
-            "note": solution.note,
-        }
-        if self._exact is not None:
-            D = W - self._exact.weights
-            # Rounding can make it negative where D is tiny
-            squared = (D * (self._K @ D)).sum().clamp_min(0.0)
-            scores |= {
-                "mean_error": _rmse(mean, self._exact.mean),
-                "weights_error": D.norm().item(),
-                "rkhs_error": squared.sqrt().item(),
-            }
-        return scores
+def _score(system: System, solution: Solution) -> Record:
+    """Measure a solution in float64."""
+    W = solution.value.double()
+    K, cross = system.cross(W.device)
+    mean = cross @ W
+    scores: Record = {
+        "epochs": float(solution.epochs),
+        "residual": float(solution.residual.max()),
+        "test_rmse": _rmse(mean, system.test_y[:, None].to(W.device)),
+        "mean_error": None,
+        "weights_error": None,
+        "rkhs_error": None,
+        "note": solution.note,
+    }
+    if system.exact is not None:
+        D = W - system.exact.weights
+        # Rounding can make it negative where D is tiny
+        squared = (D * (K @ D)).sum().clamp_min(0.0)
+        scores["mean_error"] = _rmse(mean, system.exact.mean)
+        scores["weights_error"] = D.norm().item()
+        scores["rkhs_error"] = squared.sqrt().item()
+    return scores
 
 
 def _solver(cell: TraceCell, n: int, budget: float) -> Any:
@@ -322,34 +308,21 @@ def _solver(cell: TraceCell, n: int, budget: float) -> Any:
     evaluating what it returns comes on top.
     """
     num_blocks = _THOMPSON_BLOCKS if cell.problem == THOMPSON else NUM_BLOCKS
-    solver = solver_within(
-        cell.solver, n, Budget(tolerance=SPEND_IT_ALL, max_epochs=budget + 1.0), num_blocks
-    )
-    if isinstance(solver, SplitSolver):
-        solver = solver.mean
-    return (
-        replace(solver, max_epochs=budget + 1.0)
-        if isinstance(solver, IterativeSolver | Auto)
-        else solver
-    )
+    spent = budget + 1.0
+    solver = solver_within(cell.solver, n, Budget(SPEND_IT_ALL, max_epochs=spent), num_blocks)
+    solver = solver.mean if isinstance(solver, SplitSolver) else solver
+    if isinstance(solver, IterativeSolver | Auto):
+        return replace(solver, max_epochs=spent)
+    return solver
 
 
 def _thompson_system(cell: TraceCell) -> System:
     kernel = matern_kernel(cell.lengthscale, 1.0)
     noise = _THOMPSON_NOISE if cell.noise is None else cell.noise
     generator = torch.Generator().manual_seed(cell.seed)
-    target = GPPrior(
-        kernel,
-        _THOMPSON_DIM,
-        noise=noise,
-        num_features=_THOMPSON_FEATURES,
-        generator=generator,
-        dtype=torch.float64,
-    )
-    X, test_X = (
-        torch.rand(count, _THOMPSON_DIM, generator=generator, dtype=torch.float64)
-        for count in (cell.n, _NUM_TEST)
-    )
+    drawn: dict[str, Any] = {"generator": generator, "dtype": torch.float64}
+    target = GPPrior(kernel, _THOMPSON_DIM, noise=noise, num_features=_THOMPSON_FEATURES, **drawn)
+    X, test_X = (torch.rand(num, _THOMPSON_DIM, **drawn) for num in (cell.n, _NUM_TEST))
     return System(X, target.observe(X, generator), test_X, target(test_X), kernel, noise)
 
 
