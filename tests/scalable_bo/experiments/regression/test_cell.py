@@ -289,26 +289,16 @@ def drawn_from_the_prior(noise: float) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_the_fit_recovers_the_hyperparameters_of_a_prior_draw() -> None:
-    fitted = fit_hyperparameters(*drawn_from_the_prior(noise=0.01))
+    seen: list[str] = []
+    fitted = fit_hyperparameters(*drawn_from_the_prior(noise=0.01), on_status=seen.append)
+    assert seen[0] == "fitting, 1 evaluations"
     assert fitted.noise == pytest.approx(0.01, rel=0.5)
     assert fitted.outputscale == pytest.approx(1.5, rel=0.8)
     assert fitted.lengthscale[0] == pytest.approx(0.7, rel=0.4)
     assert fitted.lengthscale[1] == pytest.approx(3.0, rel=0.4)
 
 
-def test_a_large_table_is_fitted_on_a_random_subset_that_the_seed_decides() -> None:
-    X, y = drawn_from_the_prior(noise=0.01)
-    seen: list[str] = []
-    subset = fit_hyperparameters(X, y, num_points=60, seed=3, on_status=seen.append)
-    assert seen == ["fitting hyperparameters to 60 points"]
-    assert fit_hyperparameters(X, y, num_points=60, seed=3) == subset
-    rows = torch.randperm(300, generator=torch.Generator().manual_seed(3))[:60]
-    # What is outside of the subset is not looked at
-    y[~torch.isin(torch.arange(300), rows)] = math.nan
-    assert fit_hyperparameters(X, y, num_points=60, seed=3) == subset
-
-
-def test_a_target_that_is_constant_on_the_subset_is_fitted() -> None:
+def test_a_constant_target_is_fitted() -> None:
     X, _ = drawn_from_the_prior(noise=0.01)
     fitted = fit_hyperparameters(X, torch.zeros(300))
     assert fitted.noise > 0
