@@ -115,17 +115,33 @@ class StudyRecord:
             self.refresh()
             yield
 
+    @contextmanager
+    def optimizing(self, budget: int) -> Iterator[None]:
+        """Optimise in the block, by asks for so many points; of a shared study, for so many with
+        those of all other processes that optimise at the same time. What was not told in the end is
+        left to others.
+        """
+        storage = self.storage
+        if not isinstance(storage, SharedStorage):
+            yield
+            return
+        try:
+            with storage.optimizing(budget) if budget else nullcontext():
+                yield
+        finally:
+            with self.lock:
+                storage.release()
+
+    def num_left(self) -> int | None:
+        """Return how many points may be asked for; ``None`` for any number."""
+        with self.lock:
+            return self.storage.num_left() if isinstance(self.storage, SharedStorage) else None
+
     def claim(self, ids: Sequence[int]) -> list[int]:
         """Return those of pending rows that nobody evaluates, which are this process's then."""
         with self.lock:
             storage = self.storage
             return storage.claim(ids) if isinstance(storage, SharedStorage) else list(ids)
-
-    def release(self) -> None:
-        """Let others evaluate the pending rows that were this process's."""
-        with self.lock:
-            if isinstance(self.storage, SharedStorage):
-                self.storage.release()
 
     def enqueue(self, X: Tensor) -> None:
         """Add points (k, d) to the end of the queue."""

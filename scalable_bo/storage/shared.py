@@ -16,7 +16,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,12 @@ _CLAIMS = sa.Table(  # who evaluates which point, and until when at most
     sa.Column("writer", sa.String(32), nullable=False),
     sa.Column("until", sa.Float, nullable=False),
 )
+_BUDGETS = sa.Table(  # of those who optimise at the same time
+    "scalable_bo_budgets",
+    _METADATA,
+    sa.Column("study", sa.String(LONGEST_NAME), primary_key=True),
+    sa.Column("left", sa.BigInteger, nullable=False),  # points to ask for
+)
 
 
 class SQLStorage(LoggedStorage):
@@ -105,6 +111,7 @@ class SQLStorage(LoggedStorage):
         self._seen = 0  # the number of the last write that is known
         self._length = Length()
         self._unread: list[Write] = []
+        self._num_optimizing = 0  # runs of this process
         self._connection: Connection | None = None  # of the transaction under way
         weakref.finalize(self, self._engine.dispose)
         with self._reached():
@@ -158,18 +165,39 @@ class SQLStorage(LoggedStorage):
     def asking(self) -> Iterator[None]:
         """Keep the asks of others out, until the end of the block or of this process."""
         self.require_writable()
-        with ExitStack() as stack, self._reached():
-            if self._engine.dialect.name == "sqlite":
-                lock = Path(f"{self._engine.url.database}.asking")
-                require_own(lock)
-                fcntl.flock(stack.enter_context(lock.open("a")), fcntl.LOCK_EX)
-            else:
-                connection = stack.enter_context(self._engine.connect())
-                connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-                key = int.from_bytes(hashlib.sha256(self._study.encode()).digest()[:8], signed=True)
-                connection.execute(sa.select(sa.func.pg_advisory_lock(key)))
-                stack.callback(connection.execute, sa.select(sa.func.pg_advisory_unlock(key)))
+        with self._reached(), closing(self._lock("asking")) as lock:
+            lock.take()
             yield
+
+    @contextmanager
+    def optimizing(self, budget: int) -> Iterator[None]:
+        """Let the asks of a block, with those of other processes in such a block, be for so many
+        points as the first of them has said.
+        """
+        self.require_writable()
+        with ExitStack() as stack:
+            with self._reached():
+                lock = stack.enter_context(closing(self._lock("optimizing")))
+                if lock.take(wait=False):  # nobody is in such a block
+                    with self._transaction() as connection:
+                        mine = _BUDGETS.c.study == self._study
+                        connection.execute(sa.delete(_BUDGETS).where(mine))
+                        new = sa.insert(_BUDGETS).values(study=self._study, left=budget)
+                        connection.execute(new)
+                lock.share()
+            self._num_optimizing += 1
+            try:
+                yield
+            finally:
+                self._num_optimizing -= 1
+
+    def num_left(self) -> int | None:
+        """Return what is left of the budget; ``None`` outside of such a block."""
+        if not self._num_optimizing:
+            return None
+        with self._transaction() as connection:
+            left = sa.select(_BUDGETS.c.left).where(_BUDGETS.c.study == self._study)
+            return int(connection.scalar(left) or 0)
 
     def claim(self, ids: Sequence[int]) -> list[int]:
         """Keep pending points that nobody evaluates for this process, and return them."""
@@ -188,9 +216,14 @@ class SQLStorage(LoggedStorage):
     def add_ask(
         self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
     ) -> None:
-        """Do what ``Storage`` says, and keep the points for this process."""
+        """Do what ``Storage`` says, and keep the points for this process; they are of the budget,
+        if there is one.
+        """
         with self._transaction() as connection:
             super().add_ask(ask, cost, first_id, X, num_queued)
+            if self._num_optimizing:
+                spent = sa.update(_BUDGETS).where(_BUDGETS.c.study == self._study)
+                connection.execute(spent.values(left=_BUDGETS.c.left - len(X)))
             self._hold(connection, range(first_id, first_id + len(X)))
 
     def remove_outcomes(self, ids: Sequence[int]) -> None:
@@ -222,6 +255,13 @@ class SQLStorage(LoggedStorage):
         if self._process == os.getpid():
             self._writer = ""
             self._engine.dispose()
+
+    def _lock(self, name: str) -> _FileLock | _AdvisoryLock:
+        """Return a lock of the study by a name."""
+        key = hashlib.sha256(json.dumps([name, self._study]).encode()).digest()[:8]
+        if self._engine.dialect.name == "sqlite":
+            return _FileLock(Path(f"{self._engine.url.database}.{name}-{key.hex()}"))
+        return _AdvisoryLock(self._engine, int.from_bytes(key, signed=True))
 
     def _create(self, must_exist: bool) -> None:
         """Make the tables and the row of the study at need; others may do so at the same time."""
@@ -331,6 +371,57 @@ class SQLStorage(LoggedStorage):
                 f"{self.name} could not be reached: {why}. Nothing was stored. Repair the"
                 " connection or the database, and repeat the call."
             ) from error
+
+
+class _FileLock:
+    """A lock for the processes of one machine, which ends with the process that holds it."""
+
+    def __init__(self, path: Path) -> None:
+        require_own(path)
+        self._file = path.open("a")
+
+    def take(self, wait: bool = True) -> bool:
+        """Hold the lock alone; return whether that is so."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        return True
+
+    def share(self) -> None:
+        """Hold the lock beside others that share it."""
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        """Let others hold the lock; children of this process, too, have the file."""
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._file.close()
+
+
+class _AdvisoryLock:
+    """A lock for all who reach a database, which ends with the connection that holds it."""
+
+    def __init__(self, engine: Engine, key: int) -> None:
+        self._connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        self._key = key
+
+    def take(self, wait: bool = True) -> bool:
+        """Hold the lock alone; return whether that is so."""
+        if not wait:
+            return bool(self._connection.scalar(sa.select(sa.func.pg_try_advisory_lock(self._key))))
+        self._connection.execute(sa.select(sa.func.pg_advisory_lock(self._key)))
+        return True
+
+    def share(self) -> None:
+        """Hold the lock beside others that share it."""
+        held = sa.select(sa.func.pg_advisory_lock_shared(self._key))
+        self._connection.execute(held)
+        self._connection.execute(sa.select(sa.func.pg_advisory_unlock(self._key)))
+
+    def close(self) -> None:
+        """Let others hold the lock."""
+        with self._connection:
+            self._connection.execute(sa.select(sa.func.pg_advisory_unlock_all()))
 
 
 def _engine(url: str) -> Engine:

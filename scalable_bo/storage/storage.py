@@ -252,6 +252,15 @@ class SharedStorage(Storage, Protocol):
     def asking(self) -> AbstractContextManager[None]:
         """Keep the asks of others out of a block, not their other writes."""
 
+    def optimizing(self, budget: int) -> AbstractContextManager[None]:
+        """Let the asks of a block be for so many points at most; or, if other processes are in such
+        a block, for what is left of the budget that the first of them brought. It is one budget for
+        all of them.
+        """
+
+    def num_left(self) -> int | None:
+        """Return what is left of the budget; ``None`` outside of such a block."""
+
     def claim(self, ids: Sequence[int]) -> list[int]:
         """Return those of pending points that nobody evaluates, and keep them for this process: of
         processes that have released them, or have not told them in the time for it.

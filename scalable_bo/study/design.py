@@ -27,11 +27,16 @@ def default_num_initial(dim: int) -> int:
 
 
 class NotEnoughLeftError(ValueError):
-    """Fewer points are left to ask for than were asked for: ``num_left``."""
+    """Fewer points are left to ask for than were asked for: ``num_left``; ``end`` says what it
+    means that none is.
+    """
 
-    def __init__(self, message: str, num_left: int) -> None:
+    def __init__(
+        self, message: str, num_left: int, end: str = "all points of the space have been asked for"
+    ) -> None:
         super().__init__(message)
         self.num_left = num_left
+        self.end = end
 
 
 class Design:

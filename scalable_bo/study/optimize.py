@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -48,6 +48,7 @@ class AskAndTell(Protocol):
     @property
     def stop_requested(self) -> bool: ...
     def unfinished(self) -> Batch: ...
+    def optimizing(self, budget: int) -> AbstractContextManager[None]: ...
 
     def ask(self, q: int, *, callback: Callable[[str], None] | None = None) -> Batch: ...
     def points(self, ids: Sequence[int]) -> Sequence[Point]: ...
@@ -90,7 +91,10 @@ class Run:
         Raises:
             KeyboardInterrupt: if that was asked for, once what was running has been told.
         """
-        with RoundProgress(self.rounds, enabled=self.progress) as bar:
+        with (
+            self.study.optimizing(self.rounds * self.batch),
+            RoundProgress(self.rounds, enabled=self.progress) as bar,
+        ):
             loop = _Loop(self, bar)
             with loop.evaluator:
                 if self.asynchronous:
@@ -134,17 +138,16 @@ class _Loop:
                 return
             self._begin_round()
             what = f"round {number}"
-            say = partial(self._say, what)
-            say(f"asking for {run.batch} points")
-            try:
-                points = self._study.ask(run.batch, callback=say)
-            except NotEnoughLeftError as error:
-                if not error.num_left:
-                    self._bar.note(
-                        f"Ended before {what}: all points of the space have been asked for."
-                    )
-                    return
-                points = self._study.ask(error.num_left, callback=say)
+            q, points = run.batch, None
+            while points is None:
+                self._say(what, f"asking for {q} points")
+                try:
+                    points = self._study.ask(q, callback=partial(self._say, what))
+                except NotEnoughLeftError as error:
+                    if not error.num_left:
+                        self._bar.note(f"Ended before {what}: {error.end}.")
+                        return
+                    q = error.num_left
             self._start = time.perf_counter()
             work(points, what)
             self._evaluate_again(work, what)

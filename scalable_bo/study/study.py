@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -42,7 +42,7 @@ from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.storage.storage import Change, MemoryStorage, Storage
 from scalable_bo.study.answers import Answers, Predicted
 from scalable_bo.study.asking import Proposer
-from scalable_bo.study.design import default_num_initial
+from scalable_bo.study.design import NotEnoughLeftError, default_num_initial
 from scalable_bo.study.goals import goal_strategy
 from scalable_bo.study.known import Known
 from scalable_bo.study.optimize import Run, unmeasured
@@ -410,6 +410,7 @@ class Study:
         limit = nullcontext() if self._threads is None else by_threads(self._threads)
         with self._asking, self._record.asking(), limit:
             self._record.storage.require_writable()
+            self._require_left(q)
             self._forget_what_was_replaced()
             known = Known.of(self.space, self._record, self.maximize, q)
             num_queued = len(known.queued)
@@ -662,7 +663,9 @@ class Study:
             objective: maps a dict of parameters to a number; called point by point. Or a
                 ``Command``.
             rounds: how many rounds, beyond those that there were before; 0 to evaluate what is
-                pending alone. There are fewer if the points of a finite space run out.
+                pending alone. There are fewer if the points of a finite space run out. Processes
+                that optimise a study in a database at the same time make so many in all, as many
+                points as the first of them has been told.
             batch: points a round.
             executor: where points are evaluated: a ``concurrent.futures.Executor`` of threads,
                 processes, Dask and so on, or a function that makes one, such as
@@ -711,11 +714,14 @@ class Study:
             asynchronous=asynchronous,
             seconds=seconds,
         )
-        try:
-            run()
-        finally:
-            self._record.release()
+        run()
         return self.result
+
+    def optimizing(self, budget: int) -> AbstractContextManager[None]:
+        """Optimise in the block, by asks for so many points, one budget for all processes that
+        optimise a study in a database at the same time.
+        """
+        return self._record.optimizing(budget)
 
     def stop(self) -> None:
         """Let ``optimize`` end, from a callback, the objective or another thread: nothing more is
@@ -845,6 +851,16 @@ class Study:
             "A Study can be neither copied nor pickled: it holds its storage. Open it again by its"
             " `path`, or make another and add `study.to_dataframe()` to it by `add_data`."
         )
+
+    def _require_left(self, q: int) -> None:
+        left = self._record.num_left()
+        if left is not None and q > left:
+            raise NotEnoughLeftError(
+                f"`q` must be at most {left}, what is left of the points that the processes which"
+                f" optimise this study ask for, got {q}. Ask when `optimize` has ended.",
+                left,
+                "the processes that optimise this study have asked for all of their points",
+            )
 
     def _change(self, ids: Sequence[int], outcomes: Outcomes, kind: str, why: str) -> None:
         with self._asking:

@@ -5,9 +5,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from random import Random
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from safetensors import SafetensorError
 from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage.shared import SQLStorage
+from scalable_bo.study.design import NotEnoughLeftError
 from scalable_bo.study.study import Study
 from tests.scalable_bo.postgres import serving
 
@@ -162,6 +165,103 @@ def test_each_optimises_beside_the_other_and_nothing_is_evaluated_twice(
     other.optimize(objective, rounds=1, batch=4, progress=False)
     assert len(set(evaluated)) == len(evaluated) == 12
     assert one.result.num_observations == other.result.num_observations == 15
+
+
+def optimize_by_threads(url: str, name: str, together: Any, evaluated: Any) -> None:
+    study = Study(SPACE, maximize=True, storage=url, name=name, num_initial=1000)
+    with study, study.optimizing(203):
+        together.wait(300)  # so that all are there before one ends
+        study.optimize(
+            partial(note_and_wait, evaluated),
+            rounds=50,
+            batch=5,
+            executor=lambda: ThreadPoolExecutor(2),
+            progress=False,
+        )
+
+
+def note_and_wait(evaluated: Any, params: Any) -> float:
+    evaluated.put(tuple(params.values()))
+    time.sleep(0.01)
+    return value(params)
+
+
+def test_processes_that_optimise_at_once_spend_one_budget(
+    url: str, request: pytest.FixtureRequest, opened: Callable[..., Study]
+) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    evaluated: Any = spawn.Queue()
+    arguments = (url, request.node.name, spawn.Barrier(NUM_PROCESSES), evaluated)
+    workers = [
+        spawn.Process(target=optimize_by_threads, args=arguments) for _ in range(NUM_PROCESSES)
+    ]
+    for worker in workers:
+        worker.start()
+    points = [evaluated.get(timeout=300) for _ in range(203)]
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    assert evaluated.empty()
+    assert len(set(points)) == 203
+    assert opened().result.num_observations == 203
+    assert opened().unfinished().ids == []
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_budget_is_spent_to_the_last_point_and_a_later_run_has_its_own(
+    opened: Callable[..., Study], asynchronous: bool
+) -> None:
+    studies = [opened(num_initial=1000) for _ in range(3)]
+    together = Barrier(3)
+
+    def optimize(study: Study) -> None:
+        with study.optimizing(22):  # so that all are there before one ends
+            together.wait(60)
+            study.optimize(
+                value,
+                rounds=4,
+                batch=4,
+                executor=lambda: ThreadPoolExecutor(2),
+                asynchronous=asynchronous,
+                progress=False,
+            )
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(optimize, studies))
+    assert studies[0].result.num_observations == 22
+    studies[0].optimize(value, rounds=2, batch=4, progress=False)
+    assert studies[0].result.num_observations == 30
+    assert len(studies[0].ask(3).ids) == 3  # beyond any budget
+
+
+def test_an_ask_of_more_than_is_left_says_so_and_a_process_that_is_killed_holds_no_budget(
+    url: str, request: pytest.FixtureRequest, opened: Callable[..., Study]
+) -> None:
+    study = opened()
+    with study.optimizing(3):
+        study.ask(2)
+        with pytest.raises(NotEnoughLeftError, match="must be at most 1, what is left"):
+            study.ask(2)
+        other = opened()
+        with other.optimizing(100), pytest.raises(NotEnoughLeftError, match="at most 1"):
+            other.ask(2)
+        assert opened().ask(4).ids == [2, 3, 4, 5]  # of no budget
+    spawn = multiprocessing.get_context("spawn")
+    started = spawn.Event()
+    worker = spawn.Process(target=hold_a_budget, args=(url, request.node.name, started))
+    worker.start()
+    assert started.wait(300)
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    worker.join()
+    with study.optimizing(7):
+        assert len(study.ask(7).ids) == 7
+
+
+def hold_a_budget(url: str, name: str, started: Any) -> None:
+    study = Study(SPACE, maximize=True, storage=url, name=name)
+    with study.optimizing(1):
+        started.set()
+        time.sleep(300)
 
 
 def test_points_of_a_process_that_is_gone_are_evaluated_by_another(
@@ -320,10 +420,11 @@ def test_arguments_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_link_in_the_place_of_the_lock_of_asks_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "shared.db.asking").symlink_to(tmp_path / "elsewhere")
     with Study(SPACE, maximize=True, storage=f"sqlite:///{tmp_path}/shared.db", name="a") as study:
-        with pytest.raises(RuntimeError, match="asking must be a regular file .* a symbolic link"):
-            study.ask(1)
-        (tmp_path / "shared.db.asking").unlink()
         assert study.ask(1).ids == [0]
+        (lock,) = tmp_path.glob("shared.db.asking-*")
+        lock.unlink()
+        lock.symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(RuntimeError, match="asking-.* must be a regular file .* symbolic link"):
+            study.ask(1)
     assert not (tmp_path / "elsewhere").exists()
