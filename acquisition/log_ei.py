@@ -70,8 +70,9 @@ class LogEIStrategy(ForFewValues):
     jointly with those chosen already and with pending ones.
 
     In a box its logarithm is maximised by L-BFGS-B from several starts; between constraints, on
-    grids and among choices by the search that paths are maximised by. An ask takes time
-    ∝ q (n + p)², p points being pending: for few points among up to some hundred values.
+    grids, among choices and where evaluations may fail by the search that paths are maximised by.
+    An ask takes time ∝ q (n + p)², p points being pending: for few points among up to some hundred
+    values.
 
     Of one output, the improvement given values at pending points has a closed form; it is averaged
     over draws of these. Of objectives and constraints on outcomes all is drawn.
@@ -134,7 +135,8 @@ class LogEIStrategy(ForFewValues):
         objective = improvement.beside(pending, seed)
         feasible = request.feasible_set
         taken = torch.cat([all_inputs(models), pending])
-        if request.choices is None and feasible.rounding is None and not feasible.constrained:
+        in_box = feasible.rounding is None and not feasible.constrained
+        if request.choices is None and request.success is None and in_box:
             generator = torch.Generator().manual_seed(seed)
             ranked = climb(objective, improvement.leaders, feasible, generator)
             known = KnownPoints(taken, request.bounds)
@@ -143,7 +145,7 @@ class LogEIStrategy(ForFewValues):
                 return point
         first = models[0] if models[0].num_outputs == 1 else models[0].subset_output([0])
         sampler = (self.sampler or LIGHT_SAMPLER)(
-            first, request.bounds, seed=seed, **request.constraints
+            first, request.bounds, seed=seed, success=request.success, **request.constraints
         )
         options = {} if request.choices is None else {"choices": request.choices}
         functions = cast(Any, (objective,))  # it maximises any function as it does a path
@@ -162,6 +164,10 @@ class _Logarithm:
         """Return its values at X (c, d): (1, c)."""
         parts = X.unsqueeze(0).split(EVALUATED_AT_ONCE, dim=1)
         return torch.cat(list(map(self.each, parts)), dim=1)
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Return its values at X (k, d): (k,)."""
+        return self(X).squeeze(0)
 
     def each(self, X: Tensor) -> Tensor:
         """Return its values at X (1, k, d): (1, k)."""

@@ -18,6 +18,41 @@ Outcome = Callable[[Tensor], Tensor]
 Paths = SamplePaths | BatchPaths
 AUGMENTATION = 0.05
 NARROWEST_FRONT = 1e-6  # in the units of standardised values
+# Maps points (..., q, d) to the probabilities (..., q) that evaluations there succeed
+Success = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Demands:
+    """What s paths demand of the probability that an evaluation succeeds.
+
+    Args:
+        success: the probability.
+        least: (s,) what each path demands.
+    """
+
+    success: Success
+    least: Tensor
+
+    @classmethod
+    def draw(
+        cls, success: Success, num_paths: int, X: Tensor, generator: torch.Generator
+    ) -> "Demands":
+        """Return demands between half of the mean probability at points X (n, d) that succeeded and
+        all of it, evenly: so the paths of a batch do not all go as far as the same edge.
+        """
+        shares = torch.rand(num_paths, generator=generator, dtype=torch.float64, device="cpu")
+        with torch.no_grad():
+            usual = success(X).mean()
+        return cls(success, 0.5 * usual * (1.0 + shares.to(usual)))
+
+    def shortfall(self, X: Tensor) -> Tensor:
+        """Return by how much X (..., q, d) misses the demands, at least 0: (s, ..., q)."""
+        return (self.least.view(-1, *[1] * (X.ndim - 1)) - self.success(X)).clamp_min(0.0)
+
+    def shortfall_of_each(self, X: Tensor) -> Tensor:
+        """Return by how much ``X[i]`` misses demand i, at least 0: (s, q), for X (s, q, d)."""
+        return (self.least.unsqueeze(1) - self.success(X)).clamp_min(0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +147,7 @@ class OutcomePaths:
         constraints: map Y (..., m) to (...), feasible where ≤ 0. Their violations are added up:
             give them comparable units.
         sign: 1 to maximise the objective, −1 to minimise it.
+        demands: a further constraint of each path; ``None`` for none.
 
     References:
         Eriksson, Poloczek (2021), "Scalable Constrained Bayesian Optimization", Section 3: the
@@ -122,19 +158,27 @@ class OutcomePaths:
     objective: Outcome
     constraints: tuple[Outcome, ...] = ()
     sign: float = 1.0
+    demands: Demands | None = None
 
     @property
     def num_samples(self) -> int:
         """The number of functions, s."""
         return self.parts[0].num_samples
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether points may be infeasible."""
+        return bool(self.constraints) or self.demands is not None
+
     def __call__(self, X: Tensor) -> Tensor:
         """Return every function at X (..., q, d): (s, ..., q)."""
-        return self._merit(self._outputs([paths(X) for paths in self.parts]))
+        Y = self._outputs([paths(X) for paths in self.parts])
+        return self._merit(Y, None if self.demands is None else self.demands.shortfall(X))
 
     def each(self, X: Tensor) -> Tensor:
         """Return function i at ``X[i]``: (s, q), for X (s, q, d)."""
-        return self._merit(self._outputs([paths.each(X) for paths in self.parts]))
+        Y = self._outputs([paths.each(X) for paths in self.parts])
+        return self._merit(Y, None if self.demands is None else self.demands.shortfall_of_each(X))
 
     @torch.no_grad()
     def extended(self, X: Tensor) -> "OutcomePaths":
@@ -172,11 +216,13 @@ class OutcomePaths:
             dim=-1,
         )
 
-    def _merit(self, Y: Tensor) -> Tensor:
+    def _merit(self, Y: Tensor, shortfall: Tensor | None) -> Tensor:
         value = self.sign * self.objective(Y)
-        if not self.constraints:
+        if not self.is_constrained:
             return value
         violation = self._violation(Y)
+        if shortfall is not None:
+            violation = violation + shortfall
         feasible = violation <= 0
         floor = torch.finfo(Y.dtype).max ** 0.5
         ranked = torch.where(feasible, value, -floor * (1.0 + violation)).detach()

@@ -77,6 +77,8 @@ class ThompsonStrategy:
     def _acquisition(self, request: Request) -> ParallelThompsonSampling:
         make_sampler = self.sampler or partial(default_sampler, request.q)
         options: dict[str, Any] = {"shared": True} if request.shared else {}
+        if request.success is not None:
+            options["success"] = request.success
         if request.callback is not None:
             options["callback"] = request.callback
         generator = request.generator

@@ -14,7 +14,7 @@ from botorch.models.model_list_gp_regression import ModelListGP
 from torch import Tensor
 
 from acquisition.constraints import FeasibleSet
-from acquisition.outcomes import Paths
+from acquisition.outcomes import Paths, Success
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from surrogates import PathwiseGP
 
@@ -39,6 +39,8 @@ class Request:
             ``FeasibleSet.of``: inequalities, fixed features, rounding and so on.
         goal: ``maximize``, ``objective`` and ``outcome_constraints``, as in
             ``ParallelThompsonSampling``; the largest value of one output if there is none of them.
+        success: maps points (..., q, d) to the probabilities (..., q) that evaluations there
+            succeed; ``None`` where all do, as far as is known.
         shared: whether all processes of ``torch.distributed`` make the batch together, as in
             ``ParallelThompsonSampling``; ``paths`` are then this process's share.
         batches: values of the batches before this one, in the model's direction: first what was
@@ -55,6 +57,7 @@ class Request:
     choices: Tensor | None = None
     constraints: Mapping[str, Any] = field(default_factory=dict)
     goal: Mapping[str, Any] = field(default_factory=dict)
+    success: Success | None = None
     shared: bool = False
     batches: Sequence[Tensor] = ()
     callback: Callable[[AcquisitionProgress], None] | None = None

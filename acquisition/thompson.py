@@ -33,10 +33,12 @@ from acquisition.multistart import (
     total_steps,
 )
 from acquisition.outcomes import (
+    Demands,
     Outcome,
     OutcomePaths,
     Paths,
     Scalarisations,
+    Success,
     check_outcomes,
     only_output,
 )
@@ -99,6 +101,9 @@ class ParallelThompsonSampling:
         outcome_constraints: map the outputs' values (..., m) to (...), feasible where ≤ 0. A path's
             best point is its best feasible one or, if it has none, that with the least total
             violation.
+        success: maps points (..., q, d) to the probabilities (..., q) that evaluations there
+            succeed; each path then demands between half of the probability that data points have
+            and all of it, as a constraint. ``None`` where all succeed.
         inequality_constraints: BoTorch's triples (indices, coefficients, rhs): Σ X[indices] ·
             coefficients ≥ rhs.
         equality_constraints: the same, with =.
@@ -158,6 +163,7 @@ class ParallelThompsonSampling:
         *,
         objective: Outcome | None = None,
         outcome_constraints: Sequence[Outcome] | None = None,
+        success: Success | None = None,
         inequality_constraints: Sequence[LinearConstraint] | None = None,
         equality_constraints: Sequence[LinearConstraint] | None = None,
         nonlinear_inequality_constraints: Sequence[Any] | None = None,
@@ -183,9 +189,9 @@ class ParallelThompsonSampling:
         self.models = model_list(model)
         self.bounds = checks.box(bounds)
         self._check_bounds()
-        self.objective, self.outcome_constraints = check_outcomes(
-            self.models, objective, outcome_constraints
-        )
+        outcomes = check_outcomes(self.models, objective, outcome_constraints)
+        self.objective, self.outcome_constraints = outcomes
+        self.success = success
         self.feasible_set = FeasibleSet.of(
             self.bounds,
             inequality_constraints=inequality_constraints,
@@ -359,12 +365,17 @@ class ParallelThompsonSampling:
                     f"`paths` must hold q = {rows.n} paths{share}, got {part.num_samples}."
                 )
         sign = 1.0 if self.maximize else -1.0
-        if self.objective is None and not self.outcome_constraints:
+        success = self.success
+        if self.objective is None and not self.outcome_constraints and success is None:
             return parts[0], sign
         objective = self.objective or only_output
         if isinstance(objective, Scalarisations):
             objective = objective.part(rows.own)
-        return OutcomePaths(parts, objective, self.outcome_constraints, sign), 1.0
+        demands = None
+        if success is not None:
+            demands = Demands.draw(success, rows.n, all_inputs(self.models), generator)
+            demands = replace(demands, least=demands.least[rows.own])
+        return OutcomePaths(parts, objective, self.outcome_constraints, sign, demands), 1.0
 
     def _search(self, functions: Functions | None) -> Search:
         """Return where candidates come from: the data as ``functions`` rank them or,
@@ -456,7 +467,7 @@ class ParallelThompsonSampling:
             prune=self.prune,
             sign=sign,
             feasible_set=search.feasible,
-            unit_gradients=bool(self.outcome_constraints),
+            unit_gradients=isinstance(functions, OutcomePaths) and functions.is_constrained,
             after_step=self._report("ascent", steps, rows),
         )
         if condensed is not None:

@@ -173,8 +173,14 @@ class Belief:
 
 
 def believe(
-    space: Space, data: TrainingData, factory: SurrogateFactory, generator: torch.Generator
+    space: Space,
+    data: TrainingData,
+    factory: SurrogateFactory,
+    generator: torch.Generator,
+    deadline: float | None = None,
 ) -> Belief:
-    """Return the posterior of plain data of which the largest is best, by a fit to few of them."""
-    fitted = fit_surrogate(factory, data, generator, few=True)
+    """Return the posterior of plain data of which the largest is best, by a fit to few of them that
+    ends by a deadline of ``time.perf_counter``, if there is one.
+    """
+    fitted = fit_surrogate(factory, data, generator, few=True, deadline=deadline)
     return Belief(space, 1.0, factory.build(data, fitted), data)

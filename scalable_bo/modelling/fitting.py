@@ -49,12 +49,18 @@ def randomness(seed: int, number: int) -> torch.Generator:
 
 
 def fit_surrogate(
-    factory: SurrogateFactory, data: TrainingData, generator: torch.Generator, *, few: bool = False
+    factory: SurrogateFactory,
+    data: TrainingData,
+    generator: torch.Generator,
+    *,
+    few: bool = False,
+    deadline: float | None = None,
 ) -> PathwiseGP:
     """Return a small model whose hyperparameters maximise the likelihood of a random subset; by the
-    kernel of few where there are ``few``.
+    kernel of few where there are ``few``, and by a deadline as in :func:`fit_warped`.
     """
-    return _fit(data, factory.modules(few), _sample(data, MAX_FIT_POINTS, generator), _Watch())
+    watch = _Watch(deadline=deadline)
+    return _fit(data, factory.modules(few), _sample(data, MAX_FIT_POINTS, generator), watch)
 
 
 def fit_warped(

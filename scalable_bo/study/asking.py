@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acquisition.constraints import TooFewPoints
+from acquisition.outcomes import Success
 from acquisition.strategy import ChoosingStrategy, Request, SharingStrategy, Strategy
 from scalable_bo.modelling.belief import believe
 from scalable_bo.modelling.factory import INPUTS_APART, SurrogateFactory
 from scalable_bo.modelling.fitting import is_for_few, randomness
 from scalable_bo.modelling.outcome_models import OutcomeModels
-from scalable_bo.modelling.training import FEWEST_VALUES, SCALES, TrainingData
+from scalable_bo.modelling.training import FEWEST_VALUES, SCALES
 from scalable_bo.space.space import Space
 from scalable_bo.storage.pools import Pool
 from scalable_bo.storage.rounds import AskReport
@@ -33,7 +33,7 @@ from scalable_bo.study.choices import BestOfPool, Choice, Part, choose_parts, dr
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
 from scalable_bo.study.goals import acquisition_goal
 from scalable_bo.study.known import Known
-from scalable_bo.study.pace import PROBED_COLUMNS, Plan, end_of_fit, local_parts, plan_here
+from scalable_bo.study.pace import PROBED_COLUMNS, Plan, Region, end_of_fit, local_parts, plan_here
 from scalable_bo.study.surrogate import KeptSurrogate
 from scalable_bo.study.team import Team, make_job, read_job
 from surrogates import PathwiseGP, memory
@@ -117,10 +117,8 @@ class Proposer:
             told = known.data(known.num_observed)
             model, data = kept.make(told, refit, few, asked.generator, callback, asked.deadline)
             keep = partial(kept.keep, asked.number, model, data, few)
-            models = _Models([Part([model], [data], q)], refit, keep)
-        success = known.success() if pool is None and not asked.is_local else None
-        if success is not None:
-            asked = replace(asked, succeeds=self._drawn_success(success, asked))
+            success = self._success(asked)
+            models = _Models([Part([model], [data], q, success=success)], refit, keep)
         fitted = time.perf_counter()
         strategy = self._strategy if pool is None else BestOfPool(pool)
         request_of = partial(self._request, asked)
@@ -128,7 +126,7 @@ class Proposer:
             choice = choose_parts(
                 models.parts,
                 request_of,
-                strategy.generate if asked.succeeds is None else partial(_careful, asked, strategy),
+                strategy.generate,
                 asked.generator,
                 shared=asked.team is not None,
                 callback=callback,
@@ -148,26 +146,26 @@ class Proposer:
             asked.known.data(asked.known.num_observed),
             asked.q,
             asked.generator,
+            success=partial(self._success, asked),
             deadline=asked.deadline,
             callback=asked.callback,
         )
         return _Models(parts, None, lambda choice: None)
 
-    def _drawn_success(self, data: TrainingData, asked: _Asked) -> Callable[[Tensor], Tensor]:
-        """Return which points of the unit cube are likelier to succeed than to fail, by the mean of
-        a model of where evaluations did and did not, and by a function that is drawn from it.
+    def _success(self, asked: _Asked, region: Region | None = None) -> Success | None:
+        """Return the probability that evaluations succeed, by those nearest to a region if there is
+        one; ``None`` where none of them has failed.
         """
+        data = asked.known.success()
+        if data is not None and region is not None:
+            data = data.part(region.nearest(data.U))
+        if data is None or bool(data.signed.all()):
+            return None
         # It draws by itself, so that failures change nothing else that is random
         generator = torch.Generator().manual_seed(asked.generator.initial_seed())
-        belief = believe(self._space, data, self._factory, generator)
-        path = belief.model.paths(1, generator=generator)
-
-        @torch.no_grad()
-        def succeeds(U: Tensor) -> Tensor:
-            U = U.to(self._factory.device, self._factory.dtype)
-            return data.values_of(torch.minimum(path(U)[0], path.mean(U))) > 0.5
-
-        return succeeds
+        belief = believe(self._space, data, self._factory, generator, asked.deadline)
+        paths = belief.model.paths(1, generator=generator)
+        return lambda U: data.values_of(paths.mean(U))
 
     def _models_of_outcomes(self, asked: _Asked) -> _Models:
         """Return a model of each of several outcomes."""
@@ -179,7 +177,8 @@ class Proposer:
         def keep(choice: Choice) -> None:
             self.surrogate.model = models[0]
 
-        return _Models([Part(models, data, asked.q)], refit, keep)
+        success = self._success(asked)
+        return _Models([Part(models, data, asked.q, success=success)], refit, keep)
 
     def _together(self, asked: _Asked, models: _Models) -> AbstractContextManager[None]:
         """Return what all processes do a batch in."""
@@ -313,18 +312,18 @@ class Proposer:
         return is_for_few(self._strategy, q, num_observed)
 
     def _reason(self, asked: _Asked, request: Request, part: Part) -> str:
-        """Return how points are chosen and why; nothing where the user has said how and given no
-        time.
+        """Return how points are chosen and why; where the user has said how and given no time, only
+        whether it is learned where evaluations fail.
         """
-        failures = "where evaluations fail is learned" * (asked.succeeds is not None)
+        failures = "where evaluations fail is learned" * (part.success is not None)
         if asked.known.goal is not None:
             outcomes = f"a model of each of {len(part.models)} outcomes"
             return "; ".join(filter(None, [outcomes, failures]))
         if asked.pool is not None:
-            return "thompson: among a pool"
+            return "; ".join(filter(None, ["thompson: among a pool", failures]))
         by = "" if asked.plan is None else asked.plan.reason
         if not isinstance(self._strategy, ChoosingStrategy):
-            return by
+            return "; ".join(filter(None, [by, failures]))
         reason = self._strategy.reason(request)
         inputs = INPUTS_APART if self._factory.is_apart(part.models[0]) else ""
         parts = [reason, by, SCALES[part.data[0].scale_name], inputs, failures]
@@ -343,6 +342,7 @@ class Proposer:
             X_pending=None if pending is None else to_cube(pending).to(like),
             choices=None if asked.left is None else to_cube(asked.left).to(like),
             batches=known.batches,
+            success=part.success,
         )
         kept = part.data[0].kept
         if asked.pool is not None and kept is not None:  # values are left out, not their points
@@ -400,8 +400,6 @@ class _Asked:
         plan: how it keeps to its time; ``None`` without one.
         deadline: of a fit.
         team: of the processes that make the batch together; ``None`` for this one alone.
-        succeeds: tells which points of the unit cube may be evaluated without a failure; ``None``
-            where that is not learned.
     """
 
     number: int
@@ -415,7 +413,6 @@ class _Asked:
     plan: Plan | None
     deadline: float | None
     team: Team | None
-    succeeds: Callable[[Tensor], Tensor] | None = None
 
     @property
     def is_local(self) -> bool:
@@ -436,23 +433,6 @@ class _Models:
     parts: Sequence[Part]
     refitted: bool | None
     keep: Callable[[Choice], None]
-
-
-def _careful(asked: _Asked, strategy: Strategy, request: Request) -> Tensor:
-    """Return the batch of points that succeed; of any, where there are too few."""
-    accepts = request.constraints.get("accepts")
-    succeeds = asked.succeeds
-    assert succeeds is not None  # to be careful
-
-    def both(U: Tensor) -> Tensor:
-        met = succeeds(U).to(U.device)
-        return met if accepts is None else met & accepts(U)
-
-    try:
-        constraints = {**request.constraints, "accepts": both}
-        return strategy.generate(replace(request, constraints=constraints))
-    except TooFewPoints:
-        return strategy.generate(request)
 
 
 def num_of_design(q: int, num_initial: int, num_known: int, num_out: int) -> int:

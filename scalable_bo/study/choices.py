@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from acquisition.constraints import FeasibleSet, TooFewPoints
+from acquisition.outcomes import Success
 from acquisition.pools import Lots, choose, read_parts
 from acquisition.selection import KnownPoints, TooFewCandidates
 from acquisition.strategies import ThompsonStrategy
@@ -34,6 +35,7 @@ class Part:
         data: that each model is of.
         q: points.
         box: (2, e) where they are to lie, if it holds as many; ``None`` for the whole cube.
+        success: as in :class:`Request`.
         label: before what is said of the part.
     """
 
@@ -41,6 +43,7 @@ class Part:
     data: Sequence[TrainingData]
     q: int
     box: Tensor | None = None
+    success: Success | None = None
     label: str = ""
 
 

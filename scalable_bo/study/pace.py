@@ -17,6 +17,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from acquisition.outcomes import Success
 from acquisition.strategies import NUM_CANDIDATES, num_terms
 from acquisition.strategy import Strategy
 from scalable_bo.evaluation.progress import fit_lines
@@ -203,6 +204,7 @@ def local_parts(
     q: int,
     generator: torch.Generator,
     *,
+    success: Callable[[Region], Success | None] = lambda region: None,
     deadline: float | None = None,
     callback: Callable[[str], None] | None = None,
 ) -> list[Part]:
@@ -212,6 +214,7 @@ def local_parts(
     Args:
         strategy: what the models are to be for.
         told: all values.
+        success: tells of a region what :class:`Part` has.
         deadline: of ``time.perf_counter``, when the fit ends; ``None`` for none.
         callback: receives a line of text whenever the fit has got on.
     """
@@ -232,7 +235,7 @@ def local_parts(
         known = data.in_units(region.nearest(data.U))
         model = factory.build(known, hyperparameters)
         label = f"region {place}/{len(regions)}: "
-        parts.append(Part([model], [known], size, region.box, label))
+        parts.append(Part([model], [known], size, region.box, success(region), label))
     return parts
 
 

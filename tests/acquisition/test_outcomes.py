@@ -14,7 +14,7 @@ from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling, ascend
-from acquisition.outcomes import OutcomePaths
+from acquisition.outcomes import Demands, OutcomePaths, only_output
 from surrogates import PathwiseGP, gaussian_likelihood
 from surrogates.systems.system import Rows
 
@@ -48,6 +48,32 @@ def model_of(
         covar_module=kernel,
         num_features=512,
     )
+
+
+def test_each_path_demands_a_probability_of_success_of_its_own() -> None:
+    model = model_of(lambda X: X[:, 0])
+    sampler = ParallelThompsonSampling(model, UNIT, **SMALL, success=lambda X: 1.0 - X[..., 0])
+    x = sampler.generate(40)[:, 0].sort().values
+    (data,) = model.train_inputs
+    usual = float(1.0 - data[:, 0].mean())
+    # As far as each demand allows, of which the least is half of what is usual
+    assert 1.0 - usual - 0.05 < x[0] < 1.0 - 0.9 * usual
+    assert 1.0 - 0.6 * usual < x[-1] <= 1.0 - 0.5 * usual
+    assert x.diff().max() < 0.2 * usual
+
+
+def test_where_all_evaluations_seem_to_fail_the_likeliest_to_succeed_is_taken() -> None:
+    model = model_of(lambda X: X[:, 0])
+    choices = torch.tensor([[0.9, 0.5], [0.5, 0.5], [0.7, 0.5]], dtype=torch.float64)
+    success = lambda X: torch.where(X[..., 0] < 0.65, -0.4, -X[..., 0])  # noqa: E731
+    demands = Demands(success, torch.tensor([0.5, 0.5], dtype=torch.float64))
+    paths = OutcomePaths((model.paths(2),), only_output, demands=demands)
+    assert paths(choices).argmax(1).tolist() == [1, 1]
+    at = choices.expand(2, -1, -1).clone().requires_grad_()
+    values = paths.each(at)
+    assert torch.equal(values, paths(choices))
+    (slope,) = torch.autograd.grad(values[:, 0].sum(), at)
+    assert (slope[:, 0, 0] == -1.0).all()  # towards success, not towards larger values
 
 
 @pytest.fixture

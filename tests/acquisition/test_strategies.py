@@ -102,6 +102,21 @@ class TestEveryStrategy:
         torch.rand(1)
         assert torch.equal(strategy.generate(make_request(make_model)), batch)
 
+    def test_points_are_asked_for_where_evaluations_succeed(
+        self, strategy: Strategy, make_model: Any
+    ) -> None:
+        if isinstance(strategy, RandomPoints):
+            pytest.skip("Random points lie anywhere.")
+        probability = lambda X: (40.0 * X[..., 0] - 14.0).sigmoid()  # noqa: E731
+        for choices in (None, GRID):
+            request = make_request(make_model, choices=choices)
+            everywhere = strategy.generate(request)
+            careful = strategy.generate(
+                replace(make_request(make_model, choices=choices), success=probability)
+            )
+            assert (everywhere[:, 0] < 0.3).any()
+            assert (careful[:, 0] > 0.3).all()
+
     def test_watching_changes_nothing(self, strategy: Strategy, make_model: Any) -> None:
         seen: list[Any] = []
         watched = strategy.generate(make_request(make_model, callback=seen.append))

@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Categorical, Float, Int, Space
+from scalable_bo.study import pace
+from scalable_bo.study.pace import Rates
 from scalable_bo.study.study import Study
 
 QUICK = partial(
@@ -51,7 +55,7 @@ def test_a_failing_half_is_left_alone_and_its_edge_is_found(strategy: str, num_s
         best.append(study.best_value)
     assert statistics.median(failed) <= 12  # of 20: the best values lie at the edge
     assert statistics.median(best) > 0.4
-    assert LEARNED in study.last_ask.choice or strategy == "thompson"
+    assert LEARNED in study.last_ask.choice
 
 
 def test_a_failing_half_is_left_alone_by_several_objectives() -> None:
@@ -60,6 +64,53 @@ def test_a_failing_half_is_left_alone_by_several_objectives() -> None:
     failed = run(study, lambda p: math.nan if p["x"] > 0.5 else outcomes(p), rounds=4)
     assert failed <= 5  # of 10
     assert study.last_ask.choice.endswith(LEARNED)
+
+
+def points(n: int) -> Tensor:
+    return torch.rand(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["table", "stream"])
+def test_a_pool_is_taken_where_evaluations_succeed_as_long_as_there_is_such_a_candidate(
+    is_stream: bool,
+) -> None:
+    study = Study(SPACE, maximize=True, seed=0)
+    pool = points(150)
+    failed = []
+    for _ in range(5):
+        batch = study.ask(30, pool=iter(pool.split(40)) if is_stream else pool)
+        study.tell(batch, [fails_beyond(0.5)(params) for params in batch.params])
+        failed.append(sum(params["x"] > 0.5 for params in batch.params))
+    first, *learned, last = failed
+    assert first > 10
+    assert max(learned[:-1]) < 10
+    assert last + learned[-1] > 40  # only such ones are left
+    assert study.last_ask.choice == f"thompson: among a pool; {LEARNED}"
+
+
+def test_local_models_are_asked_where_evaluations_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "measure_rates", lambda *_: Rates(1.0, 0.0, 0.0))
+    study = Study(SPACE, maximize=True, seed=0, ask_seconds=1000.0, sampler=QUICK)
+    X = points(800)
+    succeeds = X[:, 0] <= 0.5
+    study.add_data(X[succeeds], X[succeeds, 0] - X[succeeds, 1] ** 2)
+    for x, y in X[~succeeds].tolist():
+        study.enqueue({"x": x, "y": y})
+    study.tell(study.ask(int((~succeeds).sum())), math.nan * X[~succeeds, 0])
+    batch = study.ask(20)
+    assert "values around each of" in study.last_ask.choice
+    assert study.last_ask.choice.endswith(LEARNED)
+    assert sum(params["x"] > 0.5 for params in batch.params) <= 10
+    assert max(params["x"] for params in batch.params) > 0.45
+
+
+def test_a_large_batch_leaves_a_failing_half_alone_and_does_not_all_go_to_one_edge() -> None:
+    study = Study(SPACE, maximize=True, seed=0, sampler=QUICK)
+    run(study, fails_beyond(0.5), rounds=1, batch=50)
+    x = torch.tensor([params["x"] for params in study.ask(100).params])
+    assert (x > 0.5).sum() <= 50
+    assert x.aminmax().max - x.aminmax().min > 0.02
+    assert x.amin() > 0.4
 
 
 def test_failures_that_lie_in_no_place_keep_nothing_out() -> None:
