@@ -204,7 +204,7 @@ def best_solver(folder: Path) -> str | None:
     equal ones the fastest; ``None`` if there is no complete record.
     """
     found = []
-    for record in read_records(folder, "*.json", [ThompsonCell.experiment]):
+    for record in read_records(folder, "*.json", [ThompsonCell.experiment]).values():
         last = record["rounds"][-1]
         seconds = last["seconds_solve"] + last["seconds_acquisition"]
         found.append((last["best_noiseless"], -seconds, record["settings"]["solver"]))

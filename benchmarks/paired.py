@@ -40,7 +40,7 @@ def read_side(text: str) -> tuple[str, Runs]:
         raise ValueError(f"A side must be LABEL=FOLDER or LABEL=FOLDER:OPTIMISER, got {text!r}.")
     folder, _, optimiser = place.partition(":")
     runs: Runs = {}
-    for record in read_records(Path(folder), "*.json", ("optimisers",)):
+    for record in read_records(Path(folder), "*.json", ("optimisers",)).values():
         settings = record["settings"]
         if optimiser and settings["optimiser"] != optimiser:
             continue

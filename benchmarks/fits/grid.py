@@ -122,14 +122,13 @@ def draw(cell: GridCell) -> Data:
     """Return the data of a cell."""
     seed = zlib.crc32(f"{cell.n} {cell.d} {cell.seed}".encode())
     generator = torch.Generator().manual_seed(seed)
-    total = cell.n + NUM_TEST
+    n, total = cell.n, cell.n + NUM_TEST
     X = torch.rand(total, cell.d, generator=generator, dtype=torch.float64)
     noise = torch.randn(total, 1, generator=generator, dtype=torch.float64)
     f = torch.zeros_like(noise) if cell.ratio == 0.0 else function(cell, X, generator)
     y = f + noise * _true_noise(cell) ** 0.5
     dtype = getattr(torch, cell.dtype)
     X, f, y = (values.to(cell.device, dtype) for values in (X, f, y))
-    n = cell.n
     return Data(X[:n], y[:n], X[n:], f[n:], y[n:])
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scipy.stats import rankdata
@@ -94,12 +94,10 @@ def divisions(records: Sequence[Record]) -> list[Division]:
         settings = record["settings"]
         key = (settings["noise"], settings["budget"], settings["q"])
         groups.setdefault(key, []).append(record)
-    zeros: dict[str, float] = {}
-    solved: dict[str, float] = {}
-    for problem in {record["settings"]["problem"] for record in records}:
-        own = [record for record in records if record["settings"]["problem"] == problem]
-        zeros[problem], spread = _scale(own)
-        solved[problem] = SOLVED * spread
+    problems = {record["settings"]["problem"] for record in records}
+    scales = {name: _scale([r for r in records if _who(r)[0] == name]) for name in problems}
+    zeros = {name: zero for name, (zero, _) in scales.items()}
+    solved = {name: SOLVED * spread for name, (_, spread) in scales.items()}
     found = []
     for (noise, budget, q), group in sorted(groups.items()):
         compared = _of_common_seeds(group)
@@ -119,11 +117,7 @@ def _of_common_seeds(records: list[Record]) -> list[Record]:
         own = seeds.setdefault(problem, {}).setdefault(optimiser, set())
         own.add(record["settings"]["seed"])
     common = {problem: set.intersection(*own.values()) for problem, own in seeds.items()}
-    return [
-        record
-        for record in records
-        if record["settings"]["seed"] in common[record["settings"]["problem"]]
-    ]
+    return [r for r in records if r["settings"]["seed"] in common[r["settings"]["problem"]]]
 
 
 def _scale(records: list[Record]) -> tuple[float, float]:
@@ -155,24 +149,22 @@ def standings(division: Division) -> list[Standing]:
     found = []
     for name, own in ranks.items():
         runs = [r for r in division.records if r["settings"]["optimiser"] == name]
-        met = [
-            (medians[name], _peers(medians, name), medians.get("sobol"), division.solved[problem])
-            for problem, medians in division.medians.items()
-            if name in medians
-        ]
+        kept_up = far_ahead = behind_sobol = 0
+        for problem, medians in division.medians.items():
+            if name in medians:
+                regret, solved = medians[name], division.solved[problem]
+                peer = min(_peers(medians, name))
+                kept_up += regret <= max(KEPT_UP * peer, solved)
+                far_ahead += regret < FAR_AHEAD * peer
+                behind_sobol += regret > max(medians.get("sobol", math.inf), solved)
         found.append(
             Standing(
                 optimiser=name,
                 mean_rank=statistics.fmean(own),
                 num_problems=len(own),
-                kept_up=_count(
-                    regret <= max(KEPT_UP * min(peers), solved) for regret, peers, _, solved in met
-                ),
-                far_ahead=_count(regret < FAR_AHEAD * min(peers) for regret, peers, *_ in met),
-                behind_sobol=_count(
-                    sobol is not None and regret > max(sobol, solved)
-                    for regret, _, sobol, solved in met
-                ),
+                kept_up=kept_up,
+                far_ahead=far_ahead,
+                behind_sobol=behind_sobol,
                 seconds_ask=statistics.median(r["seconds_ask"] for r in runs),
                 peak_bytes=max(r["peak_memory_bytes"] for r in runs),
             )
@@ -222,10 +214,6 @@ def regret_after(record: Record, num_evaluations: int) -> float:
 def _peers(medians: dict[str, float], name: str) -> list[float]:
     others = [m for other, m in medians.items() if other not in (*STRATEGIES, "sobol", name)]
     return others or [math.inf]
-
-
-def _count(found: Iterable[bool]) -> int:
-    return sum(found)
 
 
 def _who(record: Record) -> tuple[str, str]:

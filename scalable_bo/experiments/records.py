@@ -69,17 +69,10 @@ def read_record(path: Path) -> Record:
 
 def read_records(
     folder: Path, pattern: str, experiments: Collection[str], *, unfinished: bool = False
-) -> list[Record]:
-    """Return the records of these experiments in a folder, by file name: the complete ones, or all.
-    Files that are none are passed over.
-    """
-    return list(records_by_file(folder, pattern, experiments, unfinished=unfinished).values())
-
-
-def records_by_file(
-    folder: Path, pattern: str, experiments: Collection[str], *, unfinished: bool = False
 ) -> dict[Path, Record]:
-    """Return what ``read_records`` does, with the file of each record."""
+    """Return the records of these experiments in a folder by their files, in the order of these:
+    the complete ones, or all. Files that are none are passed over.
+    """
     found = {path: existing_record(path) for path in sorted(folder.glob(pattern))}
     return {
         path: record

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from scalable_bo.experiments.formats import markdown, mean_and_error, plus_minus
 from scalable_bo.experiments.published import DATA_SETS, PUBLISHED
-from scalable_bo.experiments.records import Record, records_by_file
+from scalable_bo.experiments.records import Record, read_records
 from scalable_bo.experiments.thompson.table import thompson_table
 from surrogates.atomic import write_atomically
 from surrogates.callers import warn
@@ -49,7 +49,7 @@ def write_table(folder: Path, kind: TableKind) -> Path:
         kind: such as ``REGRESSION``.
     """
     path = folder / f"{kind.name}.md"
-    found = records_by_file(folder, kind.pattern, kind.experiments, unfinished=kind.unfinished)
+    found = read_records(folder, kind.pattern, kind.experiments, unfinished=kind.unfinished)
     records = [record for file, record in found.items() if _is_whole(file, record, kind)]
     write_atomically(path, kind.make(records).encode())
     return path

@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import json
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -195,16 +196,11 @@ def read_table(path: Path, target: str) -> np.ndarray[Any, Any]:
             f"`data`: columns of {path} must be numeric, got {', '.join(text)}. Encode them as"
             " numbers or drop them."
         )
-    values = table[[*(name for name in table.columns if name != target), target]].to_numpy(
-        dtype=float, na_value=np.nan
-    )
+    names = [*(name for name in table.columns if name != target), target]
+    values = table[names].to_numpy(dtype=float, na_value=np.nan)
     bad = ~np.isfinite(values)
     if bad.any():
-        columns = ", ".join(
-            name
-            for name in table.columns
-            if not np.isfinite(table[name].to_numpy(dtype=float, na_value=np.nan)).all()
-        )
+        columns = ", ".join(compress(names, bad.any(0)))
         raise ValueError(
             f"`data`: values of {path} must be finite, and {bad.any(1).sum()} rows have missing or"
             f" infinite ones (the first is row {int(bad.any(1).argmax())}, columns {columns}). Fill"

@@ -115,7 +115,7 @@ def test_all_records_of_a_folder_are_read_and_nothing_else(tmp_path: Path) -> No
     (tmp_path / "regression_broken.json").write_text("{")
     (tmp_path / "regression_other.json").write_text('{"experiment": "thompson"}')
     (tmp_path / "thompson.json").write_text(json.dumps(record(solver="sdd")))
-    found = read_records(tmp_path, "regression_*.json", ["regression"])
+    found = [*read_records(tmp_path, "regression_*.json", ["regression"]).values()]
     assert [entry["settings"]["solver"] for entry in found] == ["cg"]
     path = write_table(tmp_path, REGRESSION)
     assert path == tmp_path / "regression.md"
