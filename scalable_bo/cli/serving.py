@@ -31,30 +31,29 @@ class ServeCommand:
 
     Its page is at the address that is printed. The token is in the file `token` of the study's
     folder. Ctrl-C or SIGTERM ends the server; the same command goes on, and workers wait for it.
+
+    Args:
+        host: address to listen at.
+        port: port to listen at, 0 for any.
+        lease: seconds after which a point of a silent worker comes back.
+        batch: points asked for at once, at least.
+        evaluations: points in all, after which workers end.
+        certificate: file with the certificate of this machine, for TLS.
+        key: file with its key, if that is not in the certificate's.
+        plain: serve other machines without TLS, behind what encrypts.
     """
 
     place: Annotated[
         Path, typer.Argument(metavar="STUDY", help="Folder of a study, or its configuration.")
     ]
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1"
-    port: Annotated[int, typer.Option(help="Port to listen at, 0 for any.")] = 8765
-    lease: Annotated[
-        float, typer.Option(help="Seconds after which a point of a silent worker comes back.")
-    ] = 60.0
-    batch: Annotated[int, typer.Option(help="Points asked for at once, at least.")] = 8
-    evaluations: Annotated[
-        int | None, typer.Option(help="Points in all, after which workers end.")
-    ] = None
-    certificate: Annotated[
-        Path | None, typer.Option(help="File with the certificate of this machine, for TLS.")
-    ] = None
-    key: Annotated[
-        Path | None, typer.Option(help="File with its key, if that is not in the certificate's.")
-    ] = None
-    plain: Annotated[
-        bool,
-        typer.Option("--plain", help="Serve other machines without TLS, behind what encrypts."),
-    ] = False
+    host: str = "127.0.0.1"
+    port: int = 8765
+    lease: float = 60.0
+    batch: int = 8
+    evaluations: int | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    plain: bool = False
 
     def run(self) -> None:
         with refusals():
@@ -63,18 +62,8 @@ class ServeCommand:
             study = _open(self.place)
             folder = folder_of(self.place)
             try:
-                server = Server(
-                    study,
-                    host=self.host,
-                    port=self.port,
-                    token_file=folder / "token",
-                    lease=self.lease,
-                    batch=self.batch,
-                    evaluations=self.evaluations,
-                    certificate=self.certificate,
-                    key=self.key,
-                    plain=self.plain,
-                )
+                options = {name: value for name, value in vars(self).items() if name != "place"}
+                server = Server(study, token_file=folder / "token", **options)
             except BaseException:
                 study.close()
                 raise
@@ -94,31 +83,27 @@ class WorkCommand:
 
     Ctrl-C once: what is running is finished and told. Twice, and by SIGTERM or SIGHUP: at once, and
     another worker gets the point.
+
+    Args:
+        token_file: file with the token of the server.
+        function: what to evaluate, such as train:loss.
+        command: program to evaluate by, in place of a function.
+        timeout: seconds for an evaluation.
+        max_failures: failures beyond which this worker ends.
+        patience: seconds to wait for a server that is down.
+        certificate: file with the certificates to trust, in place of the system's.
+        plain: send the token over http to another machine all the same.
     """
 
     url: Annotated[str, typer.Argument(help="Where the study is served.")]
-    token_file: Annotated[Path, typer.Option(help="File with the token of the server.")]
-    function: Annotated[str | None, typer.Option(help="What to evaluate, such as train:loss.")] = (
-        None
-    )
-    command: Annotated[
-        str | None, typer.Option(help="Program to evaluate by, in place of a function.")
-    ] = None
-    timeout: Annotated[float | None, typer.Option(help="Seconds for an evaluation.")] = None
-    max_failures: Annotated[
-        int | None, typer.Option(help="Failures beyond which this worker ends.")
-    ] = None
-    patience: Annotated[float, typer.Option(help="Seconds to wait for a server that is down.")] = (
-        300.0
-    )
-    certificate: Annotated[
-        Path | None,
-        typer.Option(help="File with the certificates to trust, in place of the system's."),
-    ] = None
-    plain: Annotated[
-        bool,
-        typer.Option("--plain", help="Send the token over http to another machine all the same."),
-    ] = False
+    token_file: Path
+    function: str | None = None
+    command: str | None = None
+    timeout: float | None = None
+    max_failures: int | None = None
+    patience: float = 300.0
+    certificate: Path | None = None
+    plain: bool = False
 
     def run(self) -> None:
         with refusals():
