@@ -52,12 +52,12 @@ class FitsCommand(Benchmark):
     data_dir: Path | None = None
 
     def plan(self) -> Plan:
-        from benchmarks.fits.presets import plan
+        from benchmarks.fits.presets import FIT_PRESETS
         from benchmarks.fits.table import HYPERPARAMETERS
+        from surrogates import checks
 
-        cells = plan(
-            self.preset,
-            sample=self.sample,
+        cells = FIT_PRESETS[checks.one_of("preset", self.preset, FIT_PRESETS)].cells(
+            self.sample,
             methods=optional(read_names, self.method, "method"),
             data=optional(read_names, self.data, "data"),
             kernels=optional(read_names, self.kernel, "kernel"),

@@ -35,8 +35,8 @@ class LeagueCommand(Benchmark):
     again. Optimisers and problems whose packages are not installed are named and left out.
 
     Args:
-        subset: problems: smoke, small, small-200, bbob, bbob-all, mixed, noisy, large, large-5000,
-            largescale, thousand, or night for the first of each kind.
+        subset: problems: smoke, small, bbob, bbob-all, mixed, noisy, large, largescale,
+            thousand, or night for the first of each kind.
         optimisers: optimisers, separated by commas, instead of the subset's: strategies of a study
             such as auto, thompson, log-ei, turbo; optuna-gp, optuna-tpe, optuna-cmaes,
             botorch-qlognei, botorch-turbo, cma, sobol, ax; ax-auto and optuna-auto for ours inside
@@ -70,7 +70,7 @@ class LeagueCommand(Benchmark):
             problems=optional(read_names, self.problems, "problems"),
             optimisers=optional(read_names, self.optimisers, "optimisers"),
             seeds=optional(read_integers, self.seeds, "seeds"),
-            batches=optional(read_integers, self.batches, "batches"),
+            q=optional(read_integers, self.batches, "batches"),
             budget=self.budget,
             noise=self.noise,
         )

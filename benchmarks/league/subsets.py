@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from benchmarks.league.cell import OptimiserCell
 from benchmarks.league.tuning import TUNING_TASKS
+from scalable_bo.experiments.cells import Grid
 from surrogates import checks
 
 # The strategies of a study that a league is about by default: its own choice
@@ -36,25 +37,20 @@ def _bbob(suite: str, functions: Sequence[int], dims: Sequence[int]) -> tuple[st
     return tuple(f"{suite}-f{number}-d{dim}" for dim, number in product(dims, functions))
 
 
-@dataclass(frozen=True)
-class Subset:
-    """Problems, and how they are run.
-
-    Attributes:
-        problems: their names.
-        budget: evaluations.
-        batches: sizes of batches, one league each.
-        optimisers: those that take part unless others are chosen.
-        noise: as in ``OptimiserCell``.
-        num_seeds: seeds 0, 1, … unless others are chosen.
+def subset(
+    problems: Sequence[str],
+    budget: int,
+    batches: Sequence[int],
+    optimisers: Sequence[str] = (*OURS, *SMALL_PEERS),
+    *,
+    noise: float = 0.0,
+    num_seeds: int = 5,
+) -> Grid:
+    """Return problems as they are run: a seed of all problems before the next, so that a league
+    that is interrupted has whole seeds, and all optimisers of a problem one after the other.
     """
-
-    problems: tuple[str, ...]
-    budget: int
-    batches: tuple[int, ...]
-    optimisers: tuple[str, ...] = (*OURS, *SMALL_PEERS)
-    noise: float = 0.0
-    num_seeds: int = 5
+    axes = {"seed": range(num_seeds), "problem": problems, "q": batches, "optimiser": optimisers}
+    return Grid(OptimiserCell, axes, {"budget": budget, "noise": noise}, "optimiser")
 
 
 _ALL = tuple(range(1, 25))
@@ -62,21 +58,20 @@ _HIGH = tuple(
     f"{name}-{dim}" for name, dim in product(("ackley", "levy", "rastrigin"), (20, 60, 100))
 )
 SUBSETS = {
-    "smoke": Subset(
+    "smoke": subset(
         ("branin-2", "hartmann-3", "tune-diabetes"),
         15,
         (5,),
         ("auto", "optuna-tpe", "optuna-cmaes", "cma", "sobol"),
         num_seeds=1,
     ),
-    "small": Subset(BOTORCH, 60, (1, 5)),
-    "small-200": Subset(("hartmann-6", "rosenbrock-4", "levy-10", "ackley-10"), 200, (1, 5)),
+    "small": subset(BOTORCH, 60, (1, 5)),
     # Each of the 24 functions in one dimension, in turn; `bbob-all` has each in all
-    "bbob": Subset(
+    "bbob": subset(
         tuple(f"bbob-f{number}-d{(2, 5, 10)[number % 3]}" for number in _ALL), 60, (1, 5)
     ),
-    "bbob-all": Subset(_bbob("bbob", _ALL, (2, 5, 10, 20)), 60, (1, 5)),
-    "mixed": Subset(
+    "bbob-all": subset(_bbob("bbob", _ALL, (2, 5, 10, 20)), 60, (1, 5)),
+    "mixed": subset(
         (
             *TUNING_TASKS,
             *("mixed-hartmann-6", "mixed-ackley-5"),
@@ -85,23 +80,20 @@ SUBSETS = {
         60,
         (1, 5),
     ),
-    "noisy": Subset(
+    "noisy": subset(
         ("branin-2", "hartmann-6", "rosenbrock-4", "levy-4", "ackley-5", "bbob-f15-d5"),
         60,
         (1, 5),
         noise=0.3,
     ),
-    "large": Subset(_HIGH, 1000, (100,), ("auto", "thompson", "turbo", *LARGE_PEERS)),
-    "large-5000": Subset(
-        _HIGH, 5000, (100,), ("auto", "thompson", "turbo", "optuna-cmaes", "cma", "sobol")
-    ),
-    "largescale": Subset(
+    "large": subset(_HIGH, 1000, (100,), ("auto", "thompson", "turbo", *LARGE_PEERS)),
+    "largescale": subset(
         _bbob("bbob-largescale", (1, 8, 15, 20), (20, 80, 320)),
         1000,
         (100,),
         ("auto", "thompson", "turbo", *LARGE_PEERS),
     ),
-    "thousand": Subset(
+    "thousand": subset(
         ("hartmann-6", "ackley-20", "levy-20", "rastrigin-20"),
         5000,
         (1000,),
@@ -113,44 +105,13 @@ SUBSETS = {
 NIGHT = ("small", "bbob", "mixed", "noisy", "large")
 
 
-def plan_league(
-    subset: str,
-    *,
-    problems: Sequence[str] | None = None,
-    optimisers: Sequence[str] | None = None,
-    batches: Sequence[int] | None = None,
-    seeds: Sequence[int] | None = None,
-    budget: int | None = None,
-    noise: float | None = None,
-) -> list[OptimiserCell]:
-    """Return the cells of a subset: all optimisers of a problem one after the other, a seed of all
-    problems before the next.
+def plan_league(name: str, **choices: Any) -> list[OptimiserCell]:
+    """Return the cells of a subset, or of the several ones of ``night``, with ``choices`` in place
+    of its arguments as in ``Grid.cells``.
 
-    Args:
-        subset: one of ``SUBSETS``, or ``night`` for several.
-        problems, optimisers, batches, seeds, budget, noise: in place of the subset's;
-            ``None`` for these.
     Raises:
         ValueError: if there is no such subset, or a value is out of range.
     """
-    names = NIGHT if subset == "night" else (checks.one_of("subset", subset, SUBSETS),)
-    cells = [
-        (
-            seed,
-            OptimiserCell(
-                problem,
-                optimiser,
-                q,
-                budget or chosen.budget,
-                seed,
-                chosen.noise if noise is None else noise,
-            ),
-        )
-        for chosen in (SUBSETS[name] for name in names)
-        for seed in (range(chosen.num_seeds) if seeds is None else seeds)
-        for problem in problems or chosen.problems
-        for q in batches or chosen.batches
-        for optimiser in optimisers or chosen.optimisers
-    ]
-    # A league that is interrupted has whole seeds
-    return [cell for _, cell in sorted(cells, key=lambda pair: pair[0])]
+    names = NIGHT if name == "night" else (checks.one_of("subset", name, SUBSETS),)
+    cells = [cell for name in names for cell in SUBSETS[name].cells(**choices)]
+    return sorted(cells, key=lambda cell: int(cell.seed))

@@ -5,7 +5,6 @@ records. Quick to import.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,6 +72,7 @@ class ThompsonCommand(Benchmark):
 
     def plan(self) -> Plan:
         from scalable_bo.cli.summaries import print_thompson
+        from scalable_bo.experiments.cells import Grid
         from scalable_bo.experiments.plots import plot_thompson
         from scalable_bo.experiments.presets import find_preset, vary
         from scalable_bo.experiments.tables import THOMPSON
@@ -94,15 +94,14 @@ class ThompsonCommand(Benchmark):
             "dtype": self.dtype,
         }
         chosen = replace(chosen, **{k: v for k, v in sizes.items() if v is not None})
-        axes = (
-            optional(read_floats, self.lengthscale, "lengthscale") or chosen.lengthscales,
-            optional(read_integers, self.seeds, "seeds") or range(chosen.num_seeds),
-            read_names(self.solver, "solver"),
-        )
-        cells = [
-            ThompsonCell(chosen, solver, lengthscale, seed, device=self.device)
-            for lengthscale, seed, solver in product(*axes)
-        ]
+        axes = {
+            "lengthscale": optional(read_floats, self.lengthscale, "lengthscale")
+            or chosen.lengthscales,
+            "seed": optional(read_integers, self.seeds, "seeds") or range(chosen.num_seeds),
+            "solver": read_names(self.solver, "solver"),
+        }
+        fixed = {"preset": chosen, "device": self.device}
+        cells = Grid(ThompsonCell, axes, fixed, "solver").cells()
         shares("q", chosen.q)
         if not self.rerun:
             check_settings(cells, self.out)
@@ -151,11 +150,14 @@ class RegressionCommand(Benchmark):
     dtype: str = "float32"
 
     def plan(self) -> Plan:
-        splits = read_integers(self.split, "split")
-        sets = read_names(self.data, "data")
-        solvers = read_names(self.solver, "solver")
+        axes = {
+            "data": read_names(self.data, "data"),
+            "split": read_integers(self.split, "split"),
+            "solver": read_names(self.solver, "solver"),
+        }
 
         from scalable_bo.cli.summaries import printing
+        from scalable_bo.experiments.cells import Grid
         from scalable_bo.experiments.regression.cell import RegressionCell
         from scalable_bo.experiments.regression.methods import Budget
         from scalable_bo.experiments.shared import check_methods
@@ -163,12 +165,8 @@ class RegressionCommand(Benchmark):
 
         budget = Budget(**options_of(self, Budget))
         settings = options_of(self, RegressionCell) | {"budget": budget}
-        cells = [
-            # One data set and split after another: they are loaded once
-            RegressionCell(**settings | {"data": data, "split": split, "solver": solver})
-            for data, split, solver in product(sets, splits, solvers)
-        ]
-        check_methods(solvers, self.mean_only)
+        cells = Grid(RegressionCell, axes, settings, "solver").cells()
+        check_methods(axes["solver"], self.mean_only)
         title = "Regression on standardised targets"
         return Plan(cells, printing(title, RegressionCell, ("data", "split", "solver")), REGRESSION)
 

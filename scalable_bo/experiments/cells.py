@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import product
 from pathlib import Path
+from random import Random
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
@@ -20,6 +22,7 @@ from scalable_bo.experiments.records import (
     finished_record,
     write_record,
 )
+from surrogates import checks
 
 Status = Callable[[str], None]
 Data = TypeVar("Data")
@@ -110,6 +113,64 @@ class Cell(ABC, Generic[Data]):
         Raises:
             ValueError: naming what is missing, and where it comes from.
         """
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells of one kind: one for every combination of values of some of their arguments.
+
+    Args:
+        kind: of the cells.
+        axes: values of arguments, of which the first varies slowest.
+        fixed: arguments of all cells.
+        compared: the argument of ``axes`` that varies fastest, such as the method.
+    """
+
+    kind: type[Cell[Any]]
+    axes: Mapping[str, Sequence[Any]]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    compared: str = "method"
+
+    def cells(self, sample: int | None = None, **choices: Any) -> list[Any]:
+        """Return the cells.
+
+        Args:
+            sample: so many random combinations of the values, the same every time, with all values
+                of ``compared``; ``None`` for all of them.
+            choices: arguments of the cells in place of those of the grid, whose names may be in the
+                plural: a list is of several values, a cell for each. ``None`` leaves them alone.
+        Raises:
+            TypeError, ValueError: if there is no such argument, or a value is out of range.
+        """
+        defaults = {entry.name: entry.default for entry in fields(self.kind)}
+        axes, fixed = dict(self.axes), dict(self.fixed)
+        for option, value in choices.items():
+            name = option if option in defaults else option.removesuffix("s")
+            if value is None:
+                continue
+            if name not in defaults:
+                raise ValueError(
+                    f"`{option}` does not go with the benchmark {self.kind.experiment}, got"
+                    f" {value!r}. Leave it out."
+                )
+            has_several = isinstance(value, list) and not isinstance(defaults[name], tuple)
+            if not has_several:
+                axes.pop(name, None)
+                fixed[name] = tuple(value) if isinstance(value, list) else value
+            else:
+                fixed.pop(name, None)
+                axes[name] = value
+        compared = axes.pop(self.compared)
+        combinations = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+        if sample is not None:
+            checks.positive_int("sample", sample)
+            numbers = Random(0).sample(range(len(combinations)), min(sample, len(combinations)))
+            combinations = [combinations[number] for number in sorted(numbers)]
+        return [
+            self.kind(**fixed | combination | {self.compared: value})
+            for combination in combinations
+            for value in compared
+        ]
 
 
 class Step(NamedTuple):

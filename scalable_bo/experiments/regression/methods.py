@@ -28,7 +28,7 @@ from surrogates import (
 )
 from surrogates.models.variational_gp import VariationalGP
 from surrogates.solvers.registry import SOLVERS
-from surrogates.solvers.solver import Request
+from surrogates.solvers.solver import Callback, Request
 
 # The published settings of stochastic gradient descent in regression.
 _SGD_BATCH = 512
@@ -93,35 +93,31 @@ class SplitSolver(Solver):
 
     def _solve(self, request: Request) -> Solution:
         rhs = request.rhs if request.targets is None else request.targets
-        callback = request.callback
 
-        def columns(span: slice) -> dict[str, Any]:
-            part = (
-                Targets(rhs.values[:, span], rhs.noise_draw[:, span])
+        def solve(solver: Solver, columns: slice, callback: Callback | None) -> Solution:
+            own = (
+                Targets(rhs.values[:, columns], rhs.noise_draw[:, columns])
                 if isinstance(rhs, Targets)
-                else rhs[:, span]
+                else rhs[:, columns]
             )
-            return {
-                "rhs": part,
-                "initial": None if request.initial is None else request.initial[:, span],
-                "generator": request.generator,
-            }
+            return solver.solve(
+                request.system,
+                own,
+                initial=None if request.initial is None else request.initial[:, columns],
+                generator=request.generator,
+                callback=callback,
+            )
 
-        mean = self.mean.solve(request.system, callback=callback, **columns(slice(1)))
-        if self.samples is not None:
-            later = (
-                None
-                if callback is None
-                else lambda progress: callback(
-                    replace(progress, epochs=mean.epochs + progress.epochs)
-                )
-            )
-            samples = self.samples.solve(request.system, callback=later, **columns(slice(1, None)))
-        else:
+        callback = request.callback
+        mean = solve(self.mean, slice(1), callback)
+        if self.samples is None:
             num_samples = request.rhs.shape[1] - 1
             zeros = mean.value.new_zeros(len(mean.value), num_samples)
             none = torch.zeros(num_samples, dtype=torch.bool, device=zeros.device)
             samples = Solution(zeros, zeros.new_ones(num_samples), none, none.long(), 0.0, 0.0)
+        else:
+            later = callback and (lambda p: callback(replace(p, epochs=mean.epochs + p.epochs)))
+            samples = solve(self.samples, slice(1, None), later)
         return Solution(
             value=torch.cat([mean.value, samples.value], dim=1),
             residual=torch.cat([mean.residual, samples.residual]),

@@ -17,7 +17,7 @@ from benchmarks.fits import batch_sizes, recovery, scores
 from benchmarks.fits.batch_sizes import BatchSizeCell
 from benchmarks.fits.cell import FitCell
 from benchmarks.fits.grid import GridCell
-from benchmarks.fits.presets import FIT_PRESETS, plan
+from benchmarks.fits.presets import FIT_PRESETS
 from benchmarks.fits.recovery import RecoveryCell
 from benchmarks.fits.scores import ScoreCell
 from benchmarks.fits.table import HYPERPARAMETERS
@@ -203,13 +203,13 @@ def test_several_seeds_are_one_row_of_the_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("preset", FIT_PRESETS)
 def test_the_cells_of_a_preset_have_names_of_their_own(preset: str) -> None:
-    cells = plan(preset)
+    cells = FIT_PRESETS[preset].cells()
     assert len({cell.name for cell in cells}) == len(cells) > 0
 
 
 def test_choices_stand_in_for_those_of_a_preset() -> None:
-    cells = plan(
-        "real", methods=["nearest"], data=["levy", "otl"], seeds=[3, 4], n=50, batch_sizes=None
+    cells = FIT_PRESETS["real"].cells(
+        methods=["nearest"], data=["levy", "otl"], seeds=[3, 4], n=50, batch_sizes=None
     )
     assert [(cell.settings()["data"], cell.settings()["seed"]) for cell in cells] == [
         ("levy", 3),
@@ -218,15 +218,17 @@ def test_choices_stand_in_for_those_of_a_preset() -> None:
         ("otl", 4),
     ]
     assert {cell.settings()["n"] for cell in cells} == {50}
-    assert {cell.settings()["seeds"] for cell in plan("recovery", seeds=[7])} == {(7,)}
-    assert {cell.settings()["seed"] for cell in plan("batch-sizes", seeds=[7, 8])} == {7, 8}
+    assert {cell.settings()["seeds"] for cell in FIT_PRESETS["recovery"].cells(seeds=[7])} == {(7,)}
+    assert {cell.settings()["seed"] for cell in FIT_PRESETS["batch-sizes"].cells(seeds=[7, 8])} == {
+        7,
+        8,
+    }
 
 
 @pytest.mark.parametrize(
     ("preset", "choices", "message"),
     [
-        ("speed", {}, "`preset` must be one of recovery, penalty, .*, got 'speed'"),
-        ("recovery", {"data": ["bike"]}, "`data` does not go with the preset recovery"),
+        ("recovery", {"data": ["bike"]}, "`data` does not go with the benchmark recovery"),
         ("recovery", {"methods": ["adam"]}, "`method` must be one of nearest, .*, got 'adam'"),
         ("recovery", {"seeds": []}, "`seeds` must hold at least one seed"),
         ("real", {"methods": ["lbfgs"]}, "`method` must be one of nearest, .*, got 'lbfgs'"),
@@ -247,7 +249,7 @@ def test_bad_choices_are_refused_by_name(
     preset: str, choices: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        plan(preset, **choices)
+        FIT_PRESETS[preset].cells(**choices)
 
 
 def test_more_points_than_a_data_set_has_are_refused(data_dir: Path) -> None:

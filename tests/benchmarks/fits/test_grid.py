@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.fits import grid
 from benchmarks.fits.grid import GridCell
-from benchmarks.fits.presets import plan
+from benchmarks.fits.presets import FIT_PRESETS
 from benchmarks.fits.table import fits_table
 from scalable_bo.experiments.cells import run_cells, silent
 
@@ -20,15 +20,15 @@ def entry(noise: float = 1.0, rmse: float = 0.1, nll: float = 1.4) -> dict[str, 
 
 
 def test_a_sample_has_the_same_cells_by_every_method() -> None:
-    cells = plan("weak", sample=20)
+    cells = FIT_PRESETS["weak"].cells(sample=20)
     assert len(cells) == 60 and len(set(cells)) == 60
-    assert cells == plan("weak", sample=20)
+    assert cells == FIT_PRESETS["weak"].cells(sample=20)
     for first, second, third in zip(cells[::3], cells[1::3], cells[2::3], strict=True):
         assert [first.method, second.method, third.method] == ["fit", "reference", "likeliest"]
         assert replace(second, method="fit") == replace(third, method="fit") == first
-    assert {cell.n for cell in plan("grid", sample=5, n=70)} == {70}
+    assert {cell.n for cell in FIT_PRESETS["grid"].cells(sample=5, n=70)} == {70}
     with pytest.raises(ValueError, match="`sample` must be at least 1, got 0"):
-        plan("weak", sample=0)
+        FIT_PRESETS["weak"].cells(sample=0)
 
 
 def test_the_data_have_the_signal_and_noise_of_the_cell() -> None:

@@ -230,8 +230,8 @@ def test_every_optimiser_has_a_hue_of_its_own() -> None:
 
 
 def test_a_subset_is_planned_a_seed_after_the_other() -> None:
-    cells = plan_league("small", optimisers=["sobol"], seeds=[1, 0], batches=[5])
-    assert len(cells) == 2 * len(SUBSETS["small"].problems)
+    cells = plan_league("small", optimisers=["sobol"], seeds=[1, 0], q=[5])
+    assert len(cells) == 2 * len(SUBSETS["small"].axes["problem"])
     assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
     assert {(cell.q, cell.budget, cell.noise) for cell in cells} == {(5, 60, 0.0)}
     assert {cell.noise for cell in plan_league("noisy")} == {0.3}
