@@ -12,11 +12,11 @@ from benchmarks.fits.scores import ScoreCell
 from benchmarks.fits.simulators import SIMULATORS
 from scalable_bo.experiments.cells import Grid
 
-_ON_DATA: dict[str, tuple[Any, ...]] = {
+_SCORED: dict[str, tuple[Any, ...]] = {
     "method": ("nearest", "uniform", "subsets", "sgpr"),
     "seed": (0,),
 }
-_NEAREST: dict[str, tuple[Any, ...]] = {"method": ("nearest",), "seed": (0,)}
+_NEAREST = _SCORED | {"method": ("nearest",)}
 _THREE = ("fit", "reference", "likeliest")
 _WEAK = (0.0, 0.09, 0.49, 1.0, 4.0)  # the squares of 0, .3, .7, 1, 2
 FIT_PRESETS = {
@@ -35,8 +35,8 @@ FIT_PRESETS = {
         {"method": tuple(name for name in OF_FEATURES if name != "scgd")},
         {"start": (3.0, 2.0), "seeds": (0, 1, 2)},
     ),
-    "simulated": Grid(ScoreCell, {"data": tuple(SIMULATORS)} | _ON_DATA),
-    "real": Grid(ScoreCell, {"data": ("bike", "protein")} | _ON_DATA),
+    "simulated": Grid(ScoreCell, {"data": tuple(SIMULATORS)} | _SCORED),
+    "real": Grid(ScoreCell, {"data": ("bike", "protein")} | _SCORED),
     "epochs": Grid(ScoreCell, {"data": ("protein",)} | _NEAREST, {"tolerance": 0}),
     "millions": Grid(ScoreCell, {"data": ("otl",)} | _NEAREST, {"n": 2_000_000, "max_epochs": 10}),
     "batch-sizes": Grid(

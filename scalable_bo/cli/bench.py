@@ -150,7 +150,7 @@ class RegressionCommand(Benchmark):
     dtype: str = "float32"
 
     def plan(self) -> Plan:
-        axes = {
+        axes: dict[str, list[Any]] = {
             "data": read_names(self.data, "data"),
             "split": read_integers(self.split, "split"),
             "solver": read_names(self.solver, "solver"),
