@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from acquisition.strategies import STRATEGIES
-from benchmarks.league.base import Optimiser
-from benchmarks.league.ours import StudySearch
+from benchmarks.league.base import Optimiser, StudySearch
 from scalable_bo._packages import is_installed, require
 from scalable_bo.space.space import Space
 from surrogates import checks

@@ -74,19 +74,13 @@ class ThompsonCommand(Benchmark):
         from scalable_bo.cli.summaries import print_thompson
         from scalable_bo.experiments.cells import Grid
         from scalable_bo.experiments.plots import plot_thompson
-        from scalable_bo.experiments.presets import find_preset, vary
+        from scalable_bo.experiments.presets import VARIATIONS, find_preset, vary
         from scalable_bo.experiments.tables import THOMPSON
         from scalable_bo.experiments.thompson.cell import ThompsonCell, check_settings
         from surrogates.systems.processes import shares
 
-        chosen = vary(
-            find_preset(self.preset),
-            scale=self.scale,
-            share_features=self.share_features,
-            coordinate_features=self.coordinate_features,
-            published_weights=self.published_weights,
-            own_search=self.own_search,
-        )
+        variations = {name: getattr(self, name) for name in VARIATIONS}
+        chosen = vary(find_preset(self.preset), scale=self.scale, **variations)
         sizes: dict[str, Any] = {
             "num_rounds": self.rounds,
             "q": self.q,

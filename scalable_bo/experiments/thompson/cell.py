@@ -33,6 +33,7 @@ from scalable_bo.experiments.cells import (
 )
 from scalable_bo.experiments.formats import exact
 from scalable_bo.experiments.models import coordinate_kernel, matern_kernel
+from scalable_bo.experiments.presets import ThompsonPreset
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import (
     Record,
@@ -47,7 +48,6 @@ from scalable_bo.experiments.thompson.samplers import (
     PathwiseSampler,
     check_thompson_method,
 )
-from scalable_bo.experiments.thompson.settings import ThompsonPreset
 from scalable_bo.experiments.thompson.state import (
     RunState,
     load_state,

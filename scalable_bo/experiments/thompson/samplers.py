@@ -16,11 +16,11 @@ from acquisition.candidates import sampling_weights
 from scalable_bo.evaluation.progress import describe_search, describe_solve
 from scalable_bo.experiments.cells import Status, silent
 from scalable_bo.experiments.models import coordinate_kernel, fixed_model
+from scalable_bo.experiments.presets import ThompsonPreset
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.shared import num_processes
 from scalable_bo.experiments.solvers import from_outside, solver_for
-from scalable_bo.experiments.thompson.settings import ThompsonPreset
 from surrogates import Checkpoint, PathwiseGP, PriorPaths, Solver, UnsolvedWarning, checks
 from surrogates.models.variational_gp import VariationalGP
 from surrogates.solvers.registry import SOLVERS

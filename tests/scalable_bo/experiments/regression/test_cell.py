@@ -14,9 +14,12 @@ import torch
 from scalable_bo.experiments.cells import run_cell, run_cells
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.presets import find_preset
-from scalable_bo.experiments.regression.cell import RegressionCell, negative_log_likelihood
+from scalable_bo.experiments.regression.cell import (
+    RegressionCell,
+    fit_hyperparameters,
+    negative_log_likelihood,
+)
 from scalable_bo.experiments.regression.data import load_regression_data
-from scalable_bo.experiments.regression.hyperparameters import fit_hyperparameters
 from scalable_bo.experiments.regression.methods import REGRESSION_METHODS, Budget
 from scalable_bo.experiments.thompson.cell import ThompsonCell
 from surrogates import CG, Solver

@@ -15,13 +15,12 @@ from scalable_bo.experiments.formats import mean_and_error
 from scalable_bo.experiments.models import coordinate_kernel, matern_kernel
 from scalable_bo.experiments.plots import plot_thompson
 from scalable_bo.experiments.presets import THOMPSON_PRESETS as PRESETS
-from scalable_bo.experiments.presets import find_preset, vary
+from scalable_bo.experiments.presets import ThompsonPreset, find_preset, vary
 from scalable_bo.experiments.records import write_record
 from scalable_bo.experiments.solvers import CGBudget, SDDBudget, name_of, solver_for
 from scalable_bo.experiments.tables import THOMPSON, write_table
 from scalable_bo.experiments.thompson.cell import ThompsonCell
 from scalable_bo.experiments.thompson.samplers import published_weights
-from scalable_bo.experiments.thompson.settings import ThompsonPreset
 from scalable_bo.experiments.thompson.table import summarise, thompson_table
 from surrogates import (
     CG,
