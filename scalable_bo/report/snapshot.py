@@ -235,7 +235,6 @@ def take_snapshot(
     """Return a study as it stands."""
     with record.lock:
         known = (record.copy_rows(), tuple(record.asks), dict(record.costs), tuple(record.sources))
-    folder = record.storage.checkpoints
     solver = "chosen by the number of points" if factory.solver is None else repr(factory.solver)
     settings = describe_settings(record.settings) | {
         "initial values": str(num_initial),
@@ -243,7 +242,8 @@ def take_snapshot(
         "kernel": " ".join(str(factory.kernel).split()),
         "computed in": f"{factory.dtype} on {factory.device}",
     }
-    name = "" if folder is None else folder.absolute().parent.name
+    storage = record.storage
+    name = storage.folder.absolute().name if isinstance(storage, SQLiteStorage) else ""
     return Snapshot(
         space, maximize, settings, *known, find_beliefs, find_success, name, record.goal
     )

@@ -1,9 +1,9 @@
 """Checkpoints of a study's surrogate: its hyperparameters and the weights that the next solve
 starts from.
 
-A checkpoint is one safetensors file whose header carries JSON: which ask it belongs to, which
+A checkpoint is tensors by safetensors whose header carries JSON: which ask it belongs to, which
 kernel, and a digest of it all. It is derived from the stored rows: losing every one costs time, no
-data. The files hold numbers and text; nothing in them is run or imported.
+data. It holds numbers and text; nothing in it is run or imported.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
+from scalable_bo.storage.log import note_in
+from scalable_bo.storage.storage import Checkpoints
 from surrogates.atomic import require_own, write_atomically
 from surrogates.callers import warn
 
@@ -41,57 +43,85 @@ class Checkpoint:
     tensors: dict[str, Tensor]
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint, complete or not at all, and remove all but the last two."""
-    require_own(folder, folder=True)
-    folder.mkdir(exist_ok=True, mode=0o700)
+class CheckpointFolder:
+    """Checkpoints as the files of a folder, which is made at need."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all, the newest first."""
+        require_own(self._folder, folder=True)
+        found = (_NAME.fullmatch(path.name) for path in self._folder.glob("ask-*.safetensors"))
+        return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    def read(self, number: int) -> bytes:
+        """Return one of them."""
+        require_own(self._path(number))
+        return self._path(number).read_bytes()
+
+    def write(self, number: int, content: bytes) -> None:
+        """Keep one, complete or not at all."""
+        require_own(self._folder, folder=True)
+        self._folder.mkdir(exist_ok=True, mode=0o700)
+        write_atomically(self._path(number), content, mode=0o600)
+        # A folder has one writer: they are of processes that ended in the middle
+        for path in self._folder.glob("ask-*.tmp"):
+            path.unlink(missing_ok=True)
+
+    def remove(self, number: int) -> None:
+        """Remove one; there may be none."""
+        self._path(number).unlink(missing_ok=True)
+
+    def describe(self, number: int) -> str:
+        """Return the path of one."""
+        return str(self._path(number))
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"ask-{number:08d}.safetensors"
+
+
+def save_checkpoint(kept: Checkpoints, checkpoint: Checkpoint) -> None:
+    """Keep a checkpoint, and remove all but the last two."""
     tensors = {
         name: tensor.detach().cpu().clone().contiguous()
         for name, tensor in checkpoint.tensors.items()
     }
     digest = _digest(checkpoint.ask, checkpoint.kernel, tensors)
     about = {"format": FORMAT, "ask": checkpoint.ask, "kernel": checkpoint.kernel, "digest": digest}
-    write_atomically(
-        folder / f"ask-{checkpoint.ask:08d}.safetensors",
-        save(tensors, metadata={"scalable_bo": json.dumps(about)}),
-        mode=0o600,
-    )
-    # A study has one writer: they are of processes that ended in the middle
-    killed = folder.glob("ask-*.tmp")
-    for path in (*(path for _, path in _files(folder)[NUM_KEPT:]), *killed):
-        path.unlink(missing_ok=True)
+    kept.write(checkpoint.ask, save(tensors, metadata={"scalable_bo": json.dumps(about)}))
+    for number in kept.numbers()[NUM_KEPT:]:
+        kept.remove(number)
 
 
-def load_checkpoint(folder: Path, up_to: int) -> Checkpoint | None:
+def load_checkpoint(kept: Checkpoints, up_to: int) -> Checkpoint | None:
     """Return the newest whole checkpoint of an ask no later than ``up_to``; ``None`` if there is
     none.
 
     A broken one is passed over with a warning.
     """
-    for number, path in _files(folder):
+    for number in kept.numbers():
         if number > up_to:  # written just before a crash; its ask was never committed
             continue
         try:
-            return _read(path, number)
+            return _read(kept.read(number), number)
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             warn(
-                f"The checkpoint {path} is damaged and was passed over ({error}). The surrogate is"
-                " computed again from the stored rows.",
+                f"The checkpoint {kept.describe(number)} is damaged and was passed over ({error})."
+                " The surrogate is computed again from the stored rows.",
             )
     return None
 
 
-def remove_checkpoints(folder: Path) -> None:
+def remove_checkpoints(kept: Checkpoints) -> None:
     """Remove all checkpoints."""
-    for _, path in _files(folder):
-        path.unlink(missing_ok=True)
+    for number in kept.numbers():
+        kept.remove(number)
 
 
-def _read(path: Path, number: int) -> Checkpoint:
-    require_own(path)
-    with safe_open(path, framework="pt") as file:
-        about = json.loads((file.metadata() or {})["scalable_bo"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+def _read(content: bytes, number: int) -> Checkpoint:
+    about = json.loads(note_in(content, "scalable_bo"))
+    tensors = load(content)
     checkpoint = Checkpoint(int(about["ask"]), str(about["kernel"]), tensors)
     if about["format"] != FORMAT:
         raise ValueError(f"format {about['format']!r}, not {FORMAT}")
@@ -100,17 +130,6 @@ def _read(path: Path, number: int) -> Checkpoint:
     if checkpoint.ask != number:
         raise ValueError(f"it is of ask {checkpoint.ask}")
     return checkpoint
-
-
-def _files(folder: Path) -> list[tuple[int, Path]]:
-    """Return the checkpoints in ``folder`` with their asks, newest first."""
-    require_own(folder, folder=True)
-    found = [
-        (int(match[1]), path)
-        for path in folder.glob("ask-*.safetensors")
-        if (match := _NAME.fullmatch(path.name))
-    ]
-    return sorted(found, reverse=True)
 
 
 def _digest(ask: int, kernel: str, tensors: dict[str, Tensor]) -> str:

@@ -85,9 +85,8 @@ def pack(write: Write) -> bytes:
 
 def unpack(content: bytes) -> Write:
     """Return a write of bytes whose digest is right."""
-    length = int.from_bytes(content[:8], "little")
     try:
-        text = json.loads(content[8 : 8 + length])["__metadata__"]["write"]
+        text = note_in(content, "write")
         tensors = load_tensors(content)
     except (SafetensorError, ValueError, KeyError) as error:
         raise RuntimeError(f"A write of the study cannot be read: {error}.") from error
@@ -117,6 +116,16 @@ def unpack(content: bytes) -> Write:
 
     name, arguments = json.loads(text)
     return Write(name, tuple(whole(argument) for argument in arguments))
+
+
+def note_in(content: bytes, name: str) -> str:
+    """Return a text from the header of tensors as bytes.
+
+    Raises:
+        KeyError, TypeError, ValueError: if there is none.
+    """
+    length = int.from_bytes(content[:8], "little")
+    return str(json.loads(content[8 : 8 + length])["__metadata__"][name])
 
 
 def replay(writes: Iterable[Write], dim: int) -> Contents:

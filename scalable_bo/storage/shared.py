@@ -15,8 +15,8 @@ import os
 import time
 import uuid
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,13 @@ _CLAIMS = sa.Table(  # who evaluates which point, and until when at most
     sa.Column("writer", sa.String(32), nullable=False),
     sa.Column("until", sa.Float, nullable=False),
 )
+_CHECKPOINTS = sa.Table(
+    "scalable_bo_checkpoints",
+    _METADATA,
+    sa.Column("study", sa.String(LONGEST_NAME), primary_key=True),
+    sa.Column("ask", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+)
 _BUDGETS = sa.Table(  # of those who optimise at the same time
     "scalable_bo_budgets",
     _METADATA,
@@ -90,8 +97,6 @@ class SQLStorage(LoggedStorage):
         OSError: if the database cannot be reached.
         RuntimeError: if the study was written by a newer version.
     """
-
-    checkpoints = None
 
     def __init__(
         self, url: str, study: str | None, *, lease: float = DAY, must_exist: bool = False
@@ -121,6 +126,11 @@ class SQLStorage(LoggedStorage):
     def name(self) -> str:
         """What errors call the study."""
         return f"The study {self._study!r} in {self._url}"
+
+    @property
+    def checkpoints(self) -> CheckpointTable:
+        """The rows of the surrogate's checkpoints."""
+        return CheckpointTable(self._engine, self._study, self.name, self._reached)
 
     def load_settings(self) -> dict[str, Any] | None:
         """Read what the study was made with."""
@@ -371,6 +381,58 @@ class SQLStorage(LoggedStorage):
                 f"{self.name} could not be reached: {why}. Nothing was stored. Repair the"
                 " connection or the database, and repeat the call."
             ) from error
+
+
+class CheckpointTable:
+    """Checkpoints as the rows of a table, written beside the transactions of a study."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        study: str,
+        name: str,
+        reached: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._engine = engine
+        self._study = study
+        self._name = name
+        self._reached = reached
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all, the newest first."""
+        found = sa.select(_CHECKPOINTS.c.ask).where(_CHECKPOINTS.c.study == self._study)
+        with self._begun() as connection:
+            return list(connection.scalars(found.order_by(_CHECKPOINTS.c.ask.desc())))
+
+    def read(self, number: int) -> bytes:
+        """Return one of them."""
+        with self._begun() as connection:
+            found = sa.select(_CHECKPOINTS.c.content).where(self._is(number))
+            return bytes(connection.execute(found).scalar_one())
+
+    def write(self, number: int, content: bytes) -> None:
+        """Keep one, complete or not at all."""
+        with self._begun() as connection:
+            connection.execute(sa.delete(_CHECKPOINTS).where(self._is(number)))
+            new = {"study": self._study, "ask": number, "content": content}
+            connection.execute(sa.insert(_CHECKPOINTS), new)
+
+    def remove(self, number: int) -> None:
+        """Remove one; there may be none."""
+        with self._begun() as connection:
+            connection.execute(sa.delete(_CHECKPOINTS).where(self._is(number)))
+
+    def describe(self, number: int) -> str:
+        """Return what warnings call one of them."""
+        return f"of ask {number} of {self._name[0].lower()}{self._name[1:]}"
+
+    def _is(self, number: int) -> sa.ColumnElement[bool]:
+        return (_CHECKPOINTS.c.study == self._study) & (_CHECKPOINTS.c.ask == number)
+
+    @contextmanager
+    def _begun(self) -> Iterator[Connection]:
+        with self._reached(), self._engine.begin() as connection:
+            yield connection
 
 
 class _FileLock:

@@ -27,6 +27,7 @@ from typing import Any, Self
 from safetensors import SafetensorError
 
 from scalable_bo.storage import legacy
+from scalable_bo.storage.checkpoints import CheckpointFolder
 from scalable_bo.storage.lock import WriterLock
 from scalable_bo.storage.log import Length, digest_of, pack, replay, unpack
 from scalable_bo.storage.storage import Contents, LoggedStorage, Write
@@ -140,9 +141,9 @@ class SQLiteStorage(LoggedStorage):
         return f"The study in {self.folder}"
 
     @property
-    def checkpoints(self) -> Path:
+    def checkpoints(self) -> CheckpointFolder:
         """The folder of the surrogate's checkpoints."""
-        return self.folder / "checkpoints"
+        return CheckpointFolder(self.folder / "checkpoints")
 
     def close(self) -> None:
         """Release the folder; a second call does nothing."""

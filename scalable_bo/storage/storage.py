@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
@@ -167,6 +166,25 @@ class Write(NamedTuple):
         getattr(target, self.name)(*self.arguments)
 
 
+class Checkpoints(Protocol):
+    """Where checkpoints of the surrogate are kept, as bytes by the number of their ask."""
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all, the newest first."""
+
+    def read(self, number: int) -> bytes:
+        """Return one of them."""
+
+    def write(self, number: int, content: bytes) -> None:
+        """Keep one, complete or not at all."""
+
+    def remove(self, number: int) -> None:
+        """Remove one; there may be none."""
+
+    def describe(self, number: int) -> str:
+        """Return what warnings call one of them."""
+
+
 @runtime_checkable
 class Storage(Protocol):
     """What a study needs of the place that keeps it.
@@ -181,8 +199,8 @@ class Storage(Protocol):
         """What errors call the study, such as "The study in runs/tuning"."""
 
     @property
-    def checkpoints(self) -> Path | None:
-        """A folder for checkpoints of the surrogate, made at need; ``None`` to keep none."""
+    def checkpoints(self) -> Checkpoints | None:
+        """Where checkpoints of the surrogate are kept; ``None`` to keep none."""
 
     def load_settings(self) -> dict[str, Any] | None:
         """Return what the study was made with; ``None`` if nothing has been stored."""

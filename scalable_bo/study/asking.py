@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from scalable_bo.space.space import Space
 from scalable_bo.storage.pools import Pool
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import keys
-from scalable_bo.storage.storage import Ask
+from scalable_bo.storage.storage import Ask, Checkpoints
 from scalable_bo.study.choices import BestOfPool, Choice, Part, choose_parts, draw_from_pool
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
 from scalable_bo.study.goals import acquisition_goal
@@ -50,7 +49,7 @@ class Proposer:
         num_initial: values that the design is to give; half of them are enough for a surrogate.
         factory: of surrogates.
         strategy: chooses the points then.
-        checkpoints: the folder for them; ``None`` to keep none.
+        checkpoints: where they are kept; ``None`` to keep none.
         team: the processes that make batches together; ``None`` for this one alone.
         ask_seconds: that an ask is to take in an infinite space, by one objective and without a
             pool; ``None`` for as long as all values take.
@@ -63,7 +62,7 @@ class Proposer:
         num_initial: int,
         factory: SurrogateFactory,
         strategy: Strategy,
-        checkpoints: Path | None,
+        checkpoints: Checkpoints | None,
         team: Team | None = None,
         ask_seconds: float | None = None,
     ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ from scalable_bo.storage.checkpoints import (
     remove_checkpoints,
     save_checkpoint,
 )
-from scalable_bo.storage.storage import Ask
+from scalable_bo.storage.storage import Ask, Checkpoints
 from scalable_bo.study.choices import Choice
 from surrogates import PathwiseGP
 
@@ -43,7 +42,7 @@ class KeptSurrogate:
         randomness: returns that of an ask, by its number.
         is_for_few: whether the model of an ask is the one for few points and values, by the numbers
             of both.
-        folder: for checkpoints; ``None`` to keep none.
+        checkpoints: where they are kept; ``None`` to keep none.
         model: behind the last ask, the first of several outcomes; ``None`` before.
         fitted: the model of one objective and its data; ``None`` before.
         checkpoint: of the last ask that made one.
@@ -52,7 +51,7 @@ class KeptSurrogate:
     factory: SurrogateFactory
     randomness: Callable[[int], torch.Generator]
     is_for_few: Callable[[int, int], bool]
-    folder: Path | None
+    checkpoints: Checkpoints | None
     model: PathwiseGP | None = field(default=None, init=False)
     fitted: tuple[PathwiseGP, TrainingData] | None = field(default=None, init=False)
     checkpoint: Checkpoint | None = field(default=None, init=False)
@@ -124,8 +123,7 @@ class KeptSurrogate:
     def keep(
         self, number: int, model: PathwiseGP, data: TrainingData, few: bool, choice: Choice
     ) -> None:
-        """Keep the surrogate of an ask for the next one, and its checkpoint where there is a folder
-        for it.
+        """Keep the surrogate of an ask for the next one, and its checkpoint where such are kept.
 
         Args:
             number: of the ask.
@@ -135,8 +133,8 @@ class KeptSurrogate:
         self.checkpoint = self.factory.checkpoint(
             number, model, choice.mean_weights, few=few, scale_name=data.scale_name
         )
-        if self.folder is not None:
-            save_checkpoint(self.folder, self.checkpoint)
+        if self.checkpoints is not None:
+            save_checkpoint(self.checkpoints, self.checkpoint)
         self.hold(model, data, few)
 
     def hold(self, model: PathwiseGP, data: TrainingData, few: bool) -> None:
@@ -208,10 +206,10 @@ class KeptSurrogate:
         self.model = None
         self.fitted = None
         self.checkpoint = None
-        if self.folder is not None:
-            remove_checkpoints(self.folder)
+        if self.checkpoints is not None:
+            remove_checkpoints(self.checkpoints)
 
     def _last_checkpoint(self, asks: Sequence[Ask]) -> Checkpoint | None:
-        if self.checkpoint is not None or self.folder is None or not asks:
+        if self.checkpoint is not None or self.checkpoints is None or not asks:
             return self.checkpoint
-        return load_checkpoint(self.folder, asks[-1].number)
+        return load_checkpoint(self.checkpoints, asks[-1].number)

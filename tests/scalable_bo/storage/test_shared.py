@@ -322,6 +322,36 @@ def test_damage_is_noticed_and_nothing_is_read_of_it(
     engine.dispose()
 
 
+def test_a_study_that_is_opened_again_finds_its_surrogate(
+    url: str, opened: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask_and_tell(study: Study) -> None:
+        batch = study.ask(4)
+        study.tell(batch, [value(params) for params in batch.params])
+
+    study = opened(num_initial=4, sampler=QUICK)
+    for _ in range(4):
+        ask_and_tell(study)
+    assert study._record.storage.checkpoints.numbers() == [4, 3]
+    expected = study.predict({"x": 0.5, "k": 7})
+    study.close()
+    with monkeypatch.context() as patch:
+        patch.setattr("scalable_bo.study.surrogate.fit_warped", None)
+        found = opened(num_initial=4, sampler=QUICK).predict({"x": 0.5, "k": 7})
+    assert found == expected
+    engine = sa.create_engine(url)
+    damage = "UPDATE scalable_bo_checkpoints SET content = :content WHERE ask = 4"
+    with engine.begin() as connection:
+        connection.execute(sa.text(damage), {"content": b"0" * 99})
+    engine.dispose()
+    with pytest.warns(UserWarning, match="The checkpoint of ask 4 of the study .* is damaged"):
+        ask_and_tell(opened(num_initial=4, sampler=QUICK))
+    study = opened()
+    assert study._record.storage.checkpoints.numbers() == [5, 4]
+    study.correct(0, 9.0)
+    assert study._record.storage.checkpoints.numbers() == []
+
+
 def test_what_was_told_one_by_one_is_put_together_by_who_opens_it_and_others_go_on(
     url: str, request: pytest.FixtureRequest, opened: Callable[..., Study]
 ) -> None:

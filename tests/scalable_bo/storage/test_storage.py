@@ -16,7 +16,12 @@ import torch
 
 from scalable_bo.space.space import Float, Space
 from scalable_bo.storage import legacy, sqlite
-from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from scalable_bo.storage.checkpoints import (
+    Checkpoint,
+    CheckpointFolder,
+    load_checkpoint,
+    save_checkpoint,
+)
 from scalable_bo.storage.lock import WriterLock
 from scalable_bo.storage.log import pack
 from scalable_bo.storage.record import make_settings
@@ -405,24 +410,25 @@ def checkpoint(ask: int) -> Checkpoint:
 
 def test_the_last_two_checkpoints_are_kept_and_the_right_one_is_found(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
-    assert load_checkpoint(folder, 9) is None
+    kept = CheckpointFolder(folder)
+    assert load_checkpoint(kept, 9) is None
     for ask in (2, 3, 4):
-        save_checkpoint(folder, checkpoint(ask))
+        save_checkpoint(kept, checkpoint(ask))
     assert sorted(file.name for file in folder.iterdir()) == [
         "ask-00000003.safetensors",
         "ask-00000004.safetensors",
     ]
     for up_to, found in ((9, 4), (4, 4), (3, 3)):
-        loaded = load_checkpoint(folder, up_to)
+        loaded = load_checkpoint(kept, up_to)
         assert loaded is not None
         assert (loaded.ask, loaded.kernel) == (found, "RBF")
         assert torch.equal(loaded.tensors["weights"], checkpoint(found).tensors["weights"])
-    assert load_checkpoint(folder, 2) is None
+    assert load_checkpoint(kept, 2) is None
 
 
 def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / "ask-00000001.safetensors.0a1b.tmp").write_bytes(b"half")
-    save_checkpoint(tmp_path, checkpoint(1))
+    save_checkpoint(CheckpointFolder(tmp_path), checkpoint(1))
     assert [file.name for file in tmp_path.iterdir()] == ["ask-00000001.safetensors"]
 
 
@@ -453,11 +459,11 @@ def flip(content: bytes) -> bytes:
 )
 def test_a_broken_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damage) -> None:
     for ask in (1, 2):
-        save_checkpoint(tmp_path, checkpoint(ask))
+        save_checkpoint(CheckpointFolder(tmp_path), checkpoint(ask))
     newest = tmp_path / "ask-00000002.safetensors"
     newest.write_bytes(damage(newest.read_bytes()))
     with pytest.warns(UserWarning, match="ask-00000002.safetensors is damaged and was passed over"):
-        loaded = load_checkpoint(tmp_path, 2)
+        loaded = load_checkpoint(CheckpointFolder(tmp_path), 2)
     assert loaded is not None
     assert loaded.ask == 1
 
@@ -465,7 +471,7 @@ def test_a_broken_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damage
 def test_a_checkpoint_that_could_not_be_finished_leaves_the_old_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_checkpoint(tmp_path, checkpoint(1))
+    save_checkpoint(CheckpointFolder(tmp_path), checkpoint(1))
 
     def fail(descriptor: int) -> None:
         raise OSError("disk full")
@@ -473,8 +479,8 @@ def test_a_checkpoint_that_could_not_be_finished_leaves_the_old_ones(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
         with pytest.raises(OSError, match="disk full"):
-            save_checkpoint(tmp_path, checkpoint(2))
-    loaded = load_checkpoint(tmp_path, 2)
+            save_checkpoint(CheckpointFolder(tmp_path), checkpoint(2))
+    loaded = load_checkpoint(CheckpointFolder(tmp_path), 2)
     assert loaded is not None
     assert loaded.ask == 1
 

@@ -23,7 +23,7 @@ from safetensors.torch import save
 from acquisition import ParallelThompsonSampling
 from scalable_bo.report.snapshot import read_snapshot, to_frame
 from scalable_bo.space.space import Categorical, Float, Int, Space
-from scalable_bo.storage.checkpoints import load_checkpoint, save_checkpoint
+from scalable_bo.storage.checkpoints import CheckpointFolder, load_checkpoint, save_checkpoint
 from scalable_bo.storage.parquet import LONGEST_TEXT
 from scalable_bo.storage.repair import repair
 from scalable_bo.storage.sqlite import append, connect
@@ -248,12 +248,12 @@ def test_a_clock_that_goes_backwards_changes_no_point(
 def test_a_checkpoint_with_strange_json_falls_back_to_the_one_before(
     tmp_path: Path, text: str
 ) -> None:
-    save_checkpoint(tmp_path, checkpoint(1))
+    save_checkpoint(CheckpointFolder(tmp_path), checkpoint(1))
     (tmp_path / "ask-00000002.safetensors").write_bytes(
         save(checkpoint(2).tensors, metadata={"scalable_bo": text})
     )
     with pytest.warns(UserWarning, match="ask-00000002.safetensors is damaged and was passed over"):
-        loaded = load_checkpoint(tmp_path, 2)
+        loaded = load_checkpoint(CheckpointFolder(tmp_path), 2)
     assert loaded is not None
     assert loaded.ask == 1
 
@@ -265,10 +265,10 @@ def test_a_checkpoint_cannot_claim_more_than_it_holds_or_another_ask(tmp_path: P
     (tmp_path / "ask-00000003.safetensors").write_bytes(
         len(header).to_bytes(8, "little") + header + bytes(64)
     )
-    save_checkpoint(tmp_path, checkpoint(2))
+    save_checkpoint(CheckpointFolder(tmp_path), checkpoint(2))
     (tmp_path / "ask-00000002.safetensors").rename(tmp_path / "ask-00000001.safetensors")
     with pytest.warns(UserWarning, match="is damaged and was passed over") as caught:
-        assert load_checkpoint(tmp_path, 9) is None
+        assert load_checkpoint(CheckpointFolder(tmp_path), 9) is None
     assert len(caught) == 2
 
 
