@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -20,12 +18,10 @@ from torch import Tensor
 
 from scalable_bo.storage.log import note_in
 from scalable_bo.storage.storage import Checkpoints
-from surrogates.atomic import require_own, write_atomically
 from surrogates.callers import warn
 
 NUM_KEPT = 2
 FORMAT = 1
-_NAME = re.compile(r"ask-(\d{8,})\.safetensors")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,44 +37,6 @@ class Checkpoint:
     ask: int
     kernel: str
     tensors: dict[str, Tensor]
-
-
-class CheckpointFolder:
-    """Checkpoints as the files of a folder, which is made at need."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def numbers(self) -> list[int]:
-        """Return the numbers of all, the newest first."""
-        require_own(self._folder, folder=True)
-        found = (_NAME.fullmatch(path.name) for path in self._folder.glob("ask-*.safetensors"))
-        return sorted((int(match[1]) for match in found if match), reverse=True)
-
-    def read(self, number: int) -> bytes:
-        """Return one of them."""
-        require_own(self._path(number))
-        return self._path(number).read_bytes()
-
-    def write(self, number: int, content: bytes) -> None:
-        """Keep one, complete or not at all."""
-        require_own(self._folder, folder=True)
-        self._folder.mkdir(exist_ok=True, mode=0o700)
-        write_atomically(self._path(number), content, mode=0o600)
-        # A folder has one writer: they are of processes that ended in the middle
-        for path in self._folder.glob("ask-*.tmp"):
-            path.unlink(missing_ok=True)
-
-    def remove(self, number: int) -> None:
-        """Remove one; there may be none."""
-        self._path(number).unlink(missing_ok=True)
-
-    def describe(self, number: int) -> str:
-        """Return the path of one."""
-        return str(self._path(number))
-
-    def _path(self, number: int) -> Path:
-        return self._folder / f"ask-{number:08d}.safetensors"
 
 
 def save_checkpoint(kept: Checkpoints, checkpoint: Checkpoint) -> None:

@@ -25,7 +25,7 @@ from scalable_bo.space.space import Space
 from scalable_bo.storage.history import History
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes, Rows, few
-from scalable_bo.storage.storage import Ask, Change, SharedStorage, Source, Storage
+from scalable_bo.storage.storage import Ask, Change, CopyingStorage, SharedStorage, Source, Storage
 
 
 class StudyRecord:
@@ -99,6 +99,25 @@ class StudyRecord:
         if not self._is_closed:
             with self._changing():
                 pass
+
+    def copy_to(self, storage: CopyingStorage) -> None:
+        """Copy all that is known to a storage, and the checkpoints of the surrogate.
+
+        Raises:
+            ValueError: if the storage has a study.
+        """
+        self.refresh()
+        with self.lock:
+            if storage.load_settings() is not None:
+                raise ValueError(
+                    f"`path` must be a place without a study. {storage.name} is there: name another"
+                    " place."
+                )
+            storage.adopt(self.settings, self._contents)
+            kept, copies = self.storage.checkpoints, storage.checkpoints
+            if kept is not None and copies is not None:
+                for number in kept.numbers():
+                    copies.write(number, kept.read(number))
 
     def close(self) -> None:
         """Close the storage; what is known can still be read."""

@@ -149,6 +149,12 @@ class SQLStorage(LoggedStorage):
                 .values(settings=json.dumps(settings))
             )
 
+    def adopt(self, settings: Mapping[str, Any], contents: Contents) -> None:
+        """Begin with a study that was kept elsewhere; there is none yet."""
+        with self._transaction() as connection:
+            self.save_settings(settings)
+            self._insert(connection, self._seen + 1, Write("adopt", (contents,)))
+
     def load(self, dim: int) -> Contents:
         """Read all that is stored, of ``dim`` parameters.
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 import time
 import weakref
@@ -27,11 +28,10 @@ from typing import Any, Self
 from safetensors import SafetensorError
 
 from scalable_bo.storage import legacy
-from scalable_bo.storage.checkpoints import CheckpointFolder
 from scalable_bo.storage.lock import WriterLock
 from scalable_bo.storage.log import Length, digest_of, pack, replay, unpack
 from scalable_bo.storage.storage import Contents, LoggedStorage, Write
-from surrogates.atomic import open_own, replacing, require_own, sync_folder
+from surrogates.atomic import open_own, replacing, require_own, sync_folder, write_atomically
 
 APPLICATION_ID = 0x5342_4F31  # in the file's header, where `file` and others look
 VERSION = 10
@@ -61,6 +61,7 @@ UNREADABLE = (
     TypeError,
     ValueError,
 )
+_CHECKPOINT = re.compile(r"ask-(\d{8,})\.safetensors")
 _NOT_THE_CONTENT = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR,
@@ -170,17 +171,21 @@ class SQLiteStorage(LoggedStorage):
         """Store what the study is made with; the first time, make the database."""
         text = json.dumps(settings)
         if self._held.connection is None:
-            self.require_writable()
-            create(self.folder / DATABASE, [pack(Write("save_settings", (text,)))])
-            self._read(connect(self.folder / DATABASE))
+            self._make([Write("save_settings", (text,))])
         else:
             self._append("save_settings", text)
         self._settings = text
 
+    def adopt(self, settings: Mapping[str, Any], contents: Contents) -> None:
+        """Make the database of a study that was kept elsewhere; there is none yet."""
+        self._make(_beginning(settings, contents))
+        self._held.is_backed_up = False
+
     def load(self, dim: int) -> Contents:
         """Read all that is stored, of ``dim`` parameters."""
         with reading(self.folder):
-            writes, self._unread = self._unread or self._writes(), []
+            writes = self._unread or self._held.read_writes(self._connection)
+        self._unread = []
         self._held.dim = dim
         return replay(writes, dim)
 
@@ -190,6 +195,12 @@ class SQLiteStorage(LoggedStorage):
         self._close = weakref.finalize(self, self._held.close)
         self._settings = None
         self._unread = []
+
+    def _make(self, writes: Iterable[Write]) -> None:
+        """Make the database."""
+        self.require_writable()
+        create(self.folder / DATABASE, map(pack, writes))
+        self._read(connect(self.folder / DATABASE))
 
     def _read(self, connection: sqlite3.Connection) -> None:
         """Check a database and read it, in the form of this version; close it if that fails."""
@@ -203,7 +214,7 @@ class SQLiteStorage(LoggedStorage):
                 # Unlike a log, it leaves no committed write behind a byte that ends what is read.
                 connection.execute("PRAGMA journal_mode = DELETE")
                 connection.execute("PRAGMA synchronous = EXTRA")
-                self._unread = writes = self._writes()
+                self._unread = writes = self._held.read_writes(connection)
                 self._settings = [w.arguments[0] for w in writes if w.name == "save_settings"][-1]
             if self._held.lock is not None and self._held.length.has_doubled:
                 self._held.is_backed_up = False
@@ -252,7 +263,6 @@ class SQLiteStorage(LoggedStorage):
         varying = [one for one in settings["space"]["parameters"].values() if isinstance(one, dict)]
         with reading(self.folder):
             contents = legacy.read_contents(tables, len(varying))
-        writes = [Write("save_settings", (json.dumps(settings),)), Write("adopt", (contents,))]
         try:
             if self._held.lock is not None:
                 back_up(self._connection, self.folder / f"version-{version}.sqlite")
@@ -260,7 +270,7 @@ class SQLiteStorage(LoggedStorage):
                 for name in tables:
                     connection.execute(f"DROP TABLE {name}")
                 define(connection)
-                append(connection, map(pack, writes))
+                append(connection, map(pack, _beginning(settings, contents)))
             if self._held.lock is not None:
                 self._held.is_backed_up = False
                 (self.folder / "writes").unlink(missing_ok=True)  # a count that it kept
@@ -270,10 +280,6 @@ class SQLiteStorage(LoggedStorage):
                 f" {VERSION}: {error.__cause__ or error}. It is as it was. Free space on the disk"
                 " and open it again, or use the scalable_bo that made it."
             ) from error
-
-    def _writes(self) -> list[Write]:
-        """Read all writes."""
-        return self._held.read_writes(self._connection)
 
     def _append(self, name: str, *arguments: Any) -> None:
         self.require_writable()
@@ -289,6 +295,51 @@ class SQLiteStorage(LoggedStorage):
             raise RuntimeError(f"{self.name} has been closed. Open it again.")
         assert self._held.connection is not None  # a study saves its settings first
         return self._held.connection
+
+
+def _beginning(settings: Mapping[str, Any], contents: Contents) -> list[Write]:
+    """Return the first writes of a study that was kept in another form or place."""
+    return [Write("save_settings", (json.dumps(settings),)), Write("adopt", (contents,))]
+
+
+class CheckpointFolder:
+    """Checkpoints as the files of a folder, which is made at need."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all, the newest first."""
+        require_own(self._folder, folder=True)
+        found = (
+            _CHECKPOINT.fullmatch(path.name) for path in self._folder.glob("ask-*.safetensors")
+        )
+        return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    def read(self, number: int) -> bytes:
+        """Return one of them."""
+        require_own(self._path(number))
+        return self._path(number).read_bytes()
+
+    def write(self, number: int, content: bytes) -> None:
+        """Keep one, complete or not at all."""
+        require_own(self._folder, folder=True)
+        self._folder.mkdir(exist_ok=True, mode=0o700)
+        write_atomically(self._path(number), content, mode=0o600)
+        # A folder has one writer: they are of processes that ended in the middle
+        for path in self._folder.glob("ask-*.tmp"):
+            path.unlink(missing_ok=True)
+
+    def remove(self, number: int) -> None:
+        """Remove one; there may be none."""
+        self._path(number).unlink(missing_ok=True)
+
+    def describe(self, number: int) -> str:
+        """Return the path of one."""
+        return str(self._path(number))
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"ask-{number:08d}.safetensors"
 
 
 @dataclass(eq=False)

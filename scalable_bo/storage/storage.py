@@ -288,6 +288,13 @@ class SharedStorage(Storage, Protocol):
         """Let others evaluate the points that this process has asked for and not told."""
 
 
+class CopyingStorage(Storage, Protocol):
+    """A storage that may begin with what another has kept."""
+
+    def adopt(self, settings: Mapping[str, Any], contents: Contents) -> None:
+        """Store all of a study; there is none yet."""
+
+
 class LoggedStorage(ABC):
     """A storage that keeps the calls of its methods that write, one after the other."""
 

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -51,6 +51,8 @@ from surrogates import PathwiseGP, Solver, checks
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from scalable_bo.storage.shared import SQLStorage
 
 
 class Study:
@@ -216,10 +218,7 @@ class Study:
             ValueError: if there is no study, or the space needs a function that was not given.
             RuntimeError: if another process uses ``path``, or what it holds is damaged.
         """
-        if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
-            raise TypeError(f"`path` must be a folder, or the URL of a database, got {path!r:.80}.")
-        in_database = name is not None or "://" in str(path)
-        storage = _database(path, name, True) if in_database else SQLiteStorage(Path(path), True)
+        storage = _place(path, name, True)
         try:
             settings = storage.load_settings()
             if settings is None:
@@ -805,6 +804,19 @@ class Study:
 
         write_report(self.snapshot(), Path(path))
 
+    def copy_to(self, path: str | os.PathLike[str], *, name: str | None = None) -> None:
+        """Copy the study to another place, whole: its next ask is the same there.
+
+        Args:
+            path: a folder without a study, or the URL of a database.
+            name: of the copy in a database, where no study has it yet.
+        Raises:
+            ValueError: if there is a study.
+            OSError: if the copy cannot be written.
+        """
+        with self._asking, closing(_place(path, name)) as storage:
+            self._record.copy_to(storage)
+
     def close(self) -> None:
         """Let other processes open ``path``, and those that assist go on with their programs; a
         study in memory stays as it is.
@@ -901,7 +913,16 @@ def _storage(
     return MemoryStorage() if path is None else SQLiteStorage(Path(path))
 
 
-def _database(url: Any, name: str | None, must_exist: bool = False) -> Storage:
+def _place(path: Any, name: str | None, must_exist: bool = False) -> SQLiteStorage | SQLStorage:
+    """Return what keeps a study in a folder or in a database."""
+    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+        raise TypeError(f"`path` must be a folder, or the URL of a database, got {path!r:.80}.")
+    if name is not None or "://" in str(path):
+        return _database(path, name, must_exist)
+    return SQLiteStorage(Path(path), must_exist)
+
+
+def _database(url: Any, name: str | None, must_exist: bool = False) -> SQLStorage:
     from scalable_bo.storage.shared import SQLStorage  # which needs an extra
 
     return SQLStorage(str(url), name, must_exist=must_exist)

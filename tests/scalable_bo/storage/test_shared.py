@@ -18,7 +18,9 @@ from safetensors import SafetensorError
 
 from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Float, Int, Space
+from scalable_bo.storage.log import pack
 from scalable_bo.storage.shared import SQLStorage
+from scalable_bo.storage.storage import Write
 from scalable_bo.study.design import NotEnoughLeftError
 from scalable_bo.study.study import Study
 from tests.scalable_bo.postgres import serving
@@ -350,6 +352,48 @@ def test_a_study_that_is_opened_again_finds_its_surrogate(
     assert study._record.storage.checkpoints.numbers() == [5, 4]
     study.correct(0, 9.0)
     assert study._record.storage.checkpoints.numbers() == []
+
+
+def test_a_copy_is_the_study_and_its_next_ask_is_the_same_wherever_it_was_copied_to(
+    url: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"num_initial": 4, "sampler": QUICK}
+    origin = tmp_path / "origin"
+    with Study(SPACE, maximize=True, seed=5, path=origin, **options) as study:
+        study.add_data([{"x": 0.25, "k": 1}], [9.0], name="past")
+        for _ in range(5):
+            batch = study.ask(3)
+            study.tell(batch.ids[1:], [value(batch.params[1]), "no number"])
+        study.correct(2, -1.0, why="a slip")
+        study.ask(1)
+        study.enqueue([{"x": 0.5, "k": 7}, {"x": 0.75, "k": 7}])
+        expected = exactly(study)
+    database = f"sqlite:///{tmp_path}/other.db"
+    places = [
+        (url, request.node.name),
+        (url, f"{request.node.name} again"),
+        (database, "copy"),
+        (tmp_path / "copy", None),
+    ]
+    before: tuple[Any, str | None] = origin, None
+    for place in places:
+        with Study.open(before[0], name=before[1], **options) as study:
+            study.copy_to(place[0], name=place[1])
+        before = place
+    points = []
+    for place, name in [(origin, None), *places]:
+        with Study.open(place, name=name, **options) as study:
+            assert exactly(study) == expected
+            assert study._record.storage.checkpoints.numbers() == [6]
+            with pytest.raises(ValueError, match="`path` must be a place without a study"):
+                study.copy_to(url, name=request.node.name)
+            points.append(study.ask(5))
+    assert all(batch.ids == points[0].ids for batch in points)
+    assert all(batch.params == points[0].params for batch in points)
+
+
+def exactly(study: Study) -> bytes:
+    return pack(Write("adopt", (study._record._contents,)))
 
 
 def test_what_was_told_one_by_one_is_put_together_by_who_opens_it_and_others_go_on(

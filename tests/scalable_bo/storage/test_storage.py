@@ -18,7 +18,6 @@ from scalable_bo.space.space import Float, Space
 from scalable_bo.storage import legacy, sqlite
 from scalable_bo.storage.checkpoints import (
     Checkpoint,
-    CheckpointFolder,
     load_checkpoint,
     save_checkpoint,
 )
@@ -28,7 +27,7 @@ from scalable_bo.storage.record import make_settings
 from scalable_bo.storage.repair import repair
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes
-from scalable_bo.storage.sqlite import SQLiteStorage, connect
+from scalable_bo.storage.sqlite import CheckpointFolder, SQLiteStorage, connect
 from scalable_bo.storage.storage import Ask, Source, Write
 from scalable_bo.study.study import Study
 from tests.forked import CONTEXT
