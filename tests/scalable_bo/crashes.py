@@ -95,6 +95,16 @@ def start(path: Path, num_points: int, num_rows: int, fault: str | None = None) 
     return process
 
 
+def tell_and_die(path: Path, fault: str) -> None:
+    """Tell values one by one, and let the process die while the study is closed."""
+    torch.set_num_threads(1)
+    study = Study(SPACE, maximize=True, path=path, num_initial=1000)
+    for id in study.ask(20).ids:
+        study.tell([id], [id / 3])
+    FAULTS_OF_CLOSING[fault]()
+    study.close()
+
+
 def hold_lock(path: Path, there: Connection) -> None:
     """Take the lock of a study's folder, say so, and wait to be killed."""
     lock = WriterLock(path)
@@ -169,4 +179,9 @@ FAULTS: dict[str, Callable[[], None]] = {
     "before a checkpoint gets its name": partial(_kill, os, "replace", "before", 2),
     "between a checkpoint and its ask": partial(_kill, surrogate, "save_checkpoint", "after", 2),
     "before an ask is returned": partial(_kill, sqlite.SQLiteStorage, "add_ask", "after", 4),
+}
+FAULTS_OF_CLOSING: dict[str, Callable[[], None]] = {
+    "before the log is put together": partial(_kill, sqlite, "replay", "after", 1),
+    "before that is committed": partial(_kill, sqlite, "append", "after", 1),
+    "before it is backed up": partial(_kill, sqlite, "back_up", "before", 1),
 }

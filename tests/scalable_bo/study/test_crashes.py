@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from scalable_bo.study.study import Study
-from tests.scalable_bo.crashes import FAULTS, open_study, start, work
+from tests.forked import CONTEXT
+from tests.scalable_bo.crashes import (
+    FAULTS,
+    FAULTS_OF_CLOSING,
+    open_study,
+    start,
+    tell_and_die,
+    work,
+)
 from tests.scalable_bo.frames import timeless
 
 NUM_POINTS = 18
@@ -58,6 +66,20 @@ def test_a_study_killed_at_any_step_goes_on_to_the_same_design(
         assert len(study.to_dataframe()) < 60 + NUM_POINTS
     with work(path, NUM_POINTS, 60) as study:
         assert timeless(study).equals(timeless(uninterrupted))
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_CLOSING)
+def test_a_process_that_dies_while_it_puts_the_log_together_loses_nothing(
+    tmp_path: Path, fault: str
+) -> None:
+    process = CONTEXT.Process(target=tell_and_die, args=(tmp_path / "study", fault))
+    process.start()
+    process.join(120)
+    assert process.exitcode == -9
+    for _ in range(2):
+        with Study.open(tmp_path / "study") as study:
+            assert study.result.values.tolist() == [id / 3 for id in range(20)]
+    assert not list(tmp_path.rglob("*.tmp")) and not list(tmp_path.rglob("*-journal"))
 
 
 def test_a_study_that_is_opened_for_every_step_is_one_that_never_closed(
