@@ -16,7 +16,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,22 +47,17 @@ from scalable_bo.experiments.regression.data import (
 from scalable_bo.experiments.regression.methods import (
     Budget,
     RegressionProblem,
-    SplitSolver,
     heeded,
     regression_method,
-    solver_within,
 )
 from scalable_bo.experiments.solvers import name_of
 from surrogates import (
     PathwiseGP,
-    Solution,
     Solver,
     UnsolvedWarning,
     checks,
     fit_sample,
-    kernel_operator,
 )
-from surrogates.solvers.solver import Callback
 
 Loaded = tuple[RegressionData, Hyperparameters]
 
@@ -236,24 +231,31 @@ class RegressionCell(Cell[Loaded]):
         problem = RegressionProblem(
             train_X, train_y, kernel, noise, self.mean_only, self.budget, self.seed
         )
-        posterior = (_model_posterior if shared.num_processes() == 1 else _shared_mean)(
-            self, problem, on_status
-        )
+        model = regression_method(self.solver).make(problem)
+        num_processes = shared.num_processes()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnsolvedWarning)  # a budget may be spent on purpose
+            paths = model.paths(
+                num_processes if self.mean_only else self.num_paths,
+                generator=torch.Generator().manual_seed(self.seed),
+                shared=num_processes > 1,
+                callback=lambda progress: on_status(describe_solve(progress)),
+            )
         solved = time.perf_counter()
-        solution = posterior.solution
+        solution = model.solution
         with torch.no_grad():
-            mean = posterior.mean(test_X).double().cpu()
+            mean = paths.mean(test_X).double().cpu()
             nll = None
-            if posterior.values is not None:
-                variance = (posterior.values(test_X).double().cpu() - mean).square().mean(0) + noise
+            if not self.mean_only:
+                variance = (paths(test_X).double().cpu() - mean).square().mean(0) + noise
                 nll = negative_log_likelihood(found.test_y, mean, variance)
         predicted = time.perf_counter()
         yield {
-            "method": None if posterior.solver is None else repr(posterior.solver),
+            "method": None if model.solver is None else repr(model.solver),
             "hyperparameters": asdict(hyperparameters) | {"noise": noise},
             "num_train": len(train_X),
             "num_test": len(test_X),
-            "num_weights": posterior.num_weights,
+            "num_weights": len(paths.parts[0].mean_weights),
             "rmse": (mean - found.test_y).square().mean().sqrt().item(),
             "nll": nll,
             "seconds": solved - start,
@@ -268,66 +270,6 @@ class RegressionCell(Cell[Loaded]):
         if of_columns is None:
             return None
         return float((of_columns[:1] if self.mean_only else of_columns).max())
-
-
-@dataclass(frozen=True)
-class _Posterior:
-    """What a method found: the posterior mean (m,) at points (m, d) and,
-    unless it is wanted alone, values (s, m) of paths.
-    """
-
-    solver: Solver | None
-    solution: Solution | None
-    mean: Callable[[Tensor], Tensor]
-    values: Callable[[Tensor], Tensor] | None
-    num_weights: int
-
-
-def _model_posterior(
-    cell: RegressionCell, problem: RegressionProblem, on_status: Status
-) -> _Posterior:
-    model = regression_method(cell.solver).make(problem)
-    generator = torch.Generator().manual_seed(cell.seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnsolvedWarning)  # a budget may be spent on purpose
-        paths = model.paths(
-            1 if cell.mean_only else cell.num_paths,
-            generator=generator,
-            callback=_reporter(on_status),
-        )
-    return _Posterior(
-        model.solver,
-        model.solution,
-        paths.mean,
-        None if cell.mean_only else paths,
-        len(paths.parts[0].mean_weights),
-    )
-
-
-def _shared_mean(cell: RegressionCell, problem: RegressionProblem, on_status: Status) -> _Posterior:
-    """Return the posterior mean, solved for by all processes."""
-    solver = solver_within(cell.solver, len(problem.X), problem.budget)
-    solver = solver.mean if isinstance(solver, SplitSolver) else solver
-    generator = torch.Generator().manual_seed(cell.seed)
-    report = _reporter(on_status)
-    solution = shared.solve(
-        problem.kernel,
-        problem.X,
-        problem.y,
-        problem.noise,
-        solver,
-        generator=generator,
-        callback=report,
-    )
-
-    def mean(X: Tensor) -> Tensor:
-        return (kernel_operator(problem.kernel, X, problem.X) @ solution.value).squeeze(1)
-
-    return _Posterior(solver, solution, mean, None, len(problem.X))
-
-
-def _reporter(on_status: Status) -> Callback:
-    return lambda progress: on_status(describe_solve(progress))
 
 
 def fit_hyperparameters(
