@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -113,11 +113,19 @@ def hold_lock(path: Path, there: Connection) -> None:
     lock.release()
 
 
+def open_in(path: Path, kind: str) -> Study:
+    """Open the study of runs of a kind, in a folder or in a database."""
+    place: dict[str, Any] = {"path": path}
+    if kind == "writers":
+        place = {"storage": f"sqlite:///{path}.sqlite", "name": "study"}
+    return Study(SPACE, maximize=True, num_initial=10_000, **place)
+
+
 def run_until_killed(path: Path, kind: str) -> None:
-    """Evaluate points, by two processes or programs at a time, and log what has been told."""
+    """Evaluate points, by two workers at a time, and log what has been told."""
     torch.set_num_threads(1)
     descriptor = os.open(path.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    study = Study(SPACE, maximize=True, path=path, num_initial=10_000)
+    study = open_in(path, kind)
     tell = study.tell
 
     def tell_and_log(ids: Any, values: Any, *args: Any, **options: Any) -> None:
@@ -126,13 +134,16 @@ def run_until_killed(path: Path, kind: str) -> None:
 
     study.tell = tell_and_log  # type: ignore[method-assign]
     options: dict[str, Any] = {"rounds": 10_000, "batch": 4, "progress": False}
-    if kind == "processes":
-        context = multiprocessing.get_context("fork")
-        study.optimize(
-            with_a_child, executor=lambda: ProcessPoolExecutor(2, mp_context=context), **options
-        )
-    else:
+    if kind == "programs":
         study.optimize(Command(["bash", "-c", PROGRAM]), **options)
+        return
+    context = multiprocessing.get_context("fork")
+
+    def workers() -> Executor:
+        by_threads = kind == "threads"
+        return ThreadPoolExecutor(2) if by_threads else ProcessPoolExecutor(2, mp_context=context)
+
+    study.optimize(with_a_child, executor=workers, asynchronous=kind == "asynchronous", **options)
 
 
 def _run(path: Path, num_points: int, num_rows: int, fault: str | None) -> None:
