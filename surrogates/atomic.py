@@ -7,7 +7,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -34,7 +34,10 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
     """
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        if mode == 0o660:
+            os.fchmod(descriptor, mode)
+        os.close(descriptor)
         yield temporary
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
@@ -64,7 +67,7 @@ def sync_folder(folder: Path) -> None:
 
 def open_own(path: Path, flags: int) -> int:
     """Open a file of a study by the flags of ``os.open``, and return its descriptor; one that is
-    made can be read and written by its owner alone.
+    made has the permissions of :func:`mode_in`.
 
     Raises:
         RuntimeError: if it is not a regular file, or has another name.
@@ -73,13 +76,34 @@ def open_own(path: Path, flags: int) -> int:
     require_own(path)
     # A link or a pipe may have taken its place since
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
+    mode = mode_in(path.parent)
+    descriptor = os.open(path, flags, mode)
     try:
+        if mode == 0o660 and flags & os.O_CREAT:
+            with suppress(PermissionError):  # it was made by another of the group
+                os.fchmod(descriptor, mode)
         _check(path, os.fstat(descriptor), folder=False)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def mode_in(folder: Path) -> int:
+    """Return the permissions of files that are made in a study's folder: for their owner alone or,
+    where the group may write in it and the setgid bit says that what is made there is the group's,
+    for the group, whatever the umask.
+    """
+    shared = stat.S_ISGID | stat.S_IWGRP
+    return 0o660 if folder.stat().st_mode & shared == shared else 0o600
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder in a study's, if it is not there, for those for whom files there are."""
+    if not path.exists():
+        path.mkdir(mode=0o700)
+        if mode_in(path.parent) == 0o660:
+            path.chmod(0o2770)
 
 
 def require_own(path: Path, *, folder: bool = False) -> None:

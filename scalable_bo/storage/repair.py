@@ -28,7 +28,7 @@ from scalable_bo.storage.sqlite import (
     connect,
     create,
 )
-from surrogates.atomic import require_own
+from surrogates.atomic import make_folder, require_own
 
 _FILES = (*JOURNALS, f"{DATABASE}-shm", BACKUP, "checkpoints")
 
@@ -81,7 +81,7 @@ def _replace(folder: Path, contents: list[bytes]) -> None:
     kept = next(
         place for number in count(1) if not os.path.lexists(place := folder / f"damaged-{number}")
     )
-    kept.mkdir(mode=0o700)
+    make_folder(kept)
     if (folder / DATABASE).exists():
         shutil.copy(folder / DATABASE, kept)
     for name in _FILES:

@@ -31,7 +31,15 @@ from scalable_bo.storage import legacy
 from scalable_bo.storage.lock import WriterLock
 from scalable_bo.storage.log import Length, digest_of, pack, replay, unpack
 from scalable_bo.storage.storage import Contents, LoggedStorage, Write
-from surrogates.atomic import open_own, replacing, require_own, sync_folder, write_atomically
+from surrogates.atomic import (
+    make_folder,
+    mode_in,
+    open_own,
+    replacing,
+    require_own,
+    sync_folder,
+    write_atomically,
+)
 
 APPLICATION_ID = 0x5342_4F31  # in the file's header, where `file` and others look
 VERSION = 10
@@ -324,8 +332,8 @@ class CheckpointFolder:
     def write(self, number: int, content: bytes) -> None:
         """Keep one, complete or not at all."""
         require_own(self._folder, folder=True)
-        self._folder.mkdir(exist_ok=True, mode=0o700)
-        write_atomically(self._path(number), content, mode=0o600)
+        make_folder(self._folder)
+        write_atomically(self._path(number), content, mode=mode_in(self._folder))
         # A folder has one writer: they are of processes that ended in the middle
         for path in self._folder.glob("ask-*.tmp"):
             path.unlink(missing_ok=True)
@@ -544,7 +552,7 @@ def back_up(connection: sqlite3.Connection, file: Path) -> None:
     Raises:
         OSError: if it cannot be written.
     """
-    with replacing(file, mode=0o600) as temporary:
+    with replacing(file, mode=mode_in(file.parent)) as temporary:
         try:
             with closing(connect(temporary)) as copy:
                 copy.execute("PRAGMA synchronous = OFF")  # it is synced as a whole

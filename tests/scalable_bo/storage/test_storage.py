@@ -186,6 +186,28 @@ def test_files_of_a_study_are_its_owners_alone(tmp_path: Path) -> None:
     assert {"lock", "study.sqlite", "backup.sqlite"} < set(modes)
 
 
+@pytest.mark.parametrize(("mode", "of_files"), [(0o2770, 0o660), (0o2700, 0o600), (0o770, 0o600)])
+def test_files_in_the_folder_of_a_group_are_the_groups(
+    tmp_path: Path, mode: int, of_files: int
+) -> None:
+    folder = tmp_path / "study"
+    folder.mkdir()
+    folder.chmod(mode)
+    before = os.umask(0o077)
+    try:
+        with Study(SPACE, maximize=True, path=folder, num_initial=2) as study:
+            for _ in range(2):
+                study.tell(study.ask(2), [1.0, 2.0])
+        (folder / "study.sqlite").write_bytes(b"no database")
+        repair(folder)
+    finally:
+        os.umask(before)
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {of_files}
+    of_folders = {mode & 0o777 for path, mode in modes.items() if path.is_dir()}
+    assert of_folders == {0o770 if of_files == 0o660 else 0o700}
+
+
 @pytest.mark.parametrize("keep", [0, 1, 50, 100, 4096, 5000])
 def test_a_truncated_database_is_reported_and_left_alone(tmp_path: Path, keep: int) -> None:
     fill(tmp_path)
