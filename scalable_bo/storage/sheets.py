@@ -59,8 +59,9 @@ def read_sheet(path: Path) -> pd.DataFrame:
         raise ValueError(f"A sheet must end in {' or '.join(SUFFIXES)}, got {path.name}.")
     try:
         if kind == ".xlsx":
-            require("openpyxl", extra="tables", user="An Excel file")
-            return pd.read_excel(path, dtype=object, keep_default_na=False)
+            from scalable_bo.storage.excel import read_excel  # which needs openpyxl
+
+            return read_excel(path)
         how = dialect(path)
         cells = {"dtype": str, "keep_default_na": False, "skip_blank_lines": False}
         frame = pd.read_csv(path, **how, **cells)

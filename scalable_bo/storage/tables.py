@@ -232,11 +232,9 @@ def write_table(
         if name in frame:
             frame[name] = _translated(frame[name], guarded)
     if suffix == ".xlsx":
-        require("openpyxl", extra="tables", user="An Excel file")
-        for name, column in frame.select_dtypes("datetimetz").items():
-            frame[name] = column.dt.tz_localize(None)  # a cell holds no time zone
-        with path.open("wb") as stream:
-            frame.rename(columns=_heading).to_excel(stream, engine="openpyxl")
+        from scalable_bo.storage.excel import write_excel  # which needs openpyxl
+
+        write_excel(frame.rename(columns=_heading), path)
         return
     # RFC 4180 ends lines so; after "\n" alone, a carriage return within a text would end a row
     end = "\r\n"
@@ -254,6 +252,14 @@ def _heading(name: str) -> str:
     return guarded(name) if name.strip("'") else f"'{name}"
 
 
+def _known_headings(headings: Iterable[Any], columns: Iterable[str]) -> dict[Any, str]:
+    """Return which column each heading of a file names, blanks around it left aside."""
+    columns = list(columns)
+    names = {name: name for name in columns} | {_heading(name): name for name in columns}
+    found = {h: names.get(h, names.get(cell_text(h))) for h in headings}
+    return {heading: name for heading, name in found.items() if name is not None}
+
+
 def _csv_frames(
     choices: Mapping[str, Sequence[Choice]],
     path: Path,
@@ -264,7 +270,6 @@ def _csv_frames(
     if whole:
         _require_memory(path, BYTES_PER_CHARACTER * path.stat().st_size)
     columns = [*wanted, *notes]
-    names = {name: name for name in columns} | {_heading(name): name for name in columns}
     how: Any = {**dialect(path), "compression": None, "keep_default_na": False}
     comma = decimal_of(how) != "."
     readers: dict[str, Callable[[Any], Any]] = dict.fromkeys(columns, with_point) if comma else {}
@@ -272,8 +277,7 @@ def _csv_frames(
     readers |= dict.fromkeys(notes, unguarded)
     try:
         headings = pd.read_csv(path, nrows=0, **how).columns
-        known = {h: names.get(h, names.get(cell_text(h))) for h in headings}
-        known = {heading: name for heading, name in known.items() if name is not None}
+        known = _known_headings(headings, columns)
         as_text: Any = {heading: str for heading, name in known.items() if name in readers}
         with pd.read_csv(
             path, usecols=list(known), dtype=as_text, chunksize=ROWS_AT_ONCE, **how
@@ -292,11 +296,10 @@ def _excel_frames(
     whole: bool,
 ) -> Iterator[pd.DataFrame]:
     frame = read_sheet(path)
-    names = {_heading(name): name for name in (*wanted, *notes)}
     readers = {name: _reader(some) for name, some in choices.items()}
     readers |= dict.fromkeys(notes, unguarded)
-    frame = frame.rename(columns=names)
-    yield _read(frame[[name for name in frame if name in {*wanted, *notes}]].copy(), readers)
+    known = _known_headings(frame, [*wanted, *notes])
+    yield _read(frame[list(known)].rename(columns=known), readers)
 
 
 def _parquet_frames(

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalable_bo.space.cell_texts import FORMULA_STARTS, cell_texts, guarded, unguarded
@@ -101,32 +101,41 @@ GOAL: dict[str, Any] = {
 values = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-@given(data=st.data())
-def test_any_rows_come_back_from_a_file(tmp_path: Path, suffix: str, data: st.DataObject) -> None:
-    space = data.draw(spaces())
-    points = data.draw(points_of(space))
-    n = len(points)
-    told = data.draw(st.lists(values | texts.filter(bool) | st.none(), min_size=n, max_size=n))
-    study = answered(space, points, told, maximize=True)
-    column = next(name for name in apart_names("value") if name not in space.params | space.fixed)
-    assert_same(again(study, tmp_path / f"rows{suffix}", target=column), study, column)
+@pytest.mark.parametrize("num_spaces", [60, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".xlsx"])
+def test_any_rows_come_back_from_a_file(tmp_path: Path, suffix: str, num_spaces: int) -> None:
+    @settings(max_examples=num_spaces, deadline=None)
+    @given(data=st.data())
+    def come_back(data: st.DataObject) -> None:
+        space = data.draw(spaces())
+        points = data.draw(points_of(space))
+        n = len(points)
+        told = data.draw(st.lists(values | texts.filter(bool) | st.none(), min_size=n, max_size=n))
+        study = answered(space, points, told, maximize=True)
+        taken = space.params | space.fixed
+        column = next(name for name in apart_names("value") if name not in taken)
+        assert_same(again(study, tmp_path / f"rows{suffix}", target=column), study, column)
+
+    come_back()
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
-@given(data=st.data())
+@pytest.mark.parametrize("num_spaces", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".xlsx"])
 def test_rows_of_several_outcomes_come_back_from_a_file(
-    tmp_path: Path, suffix: str, data: st.DataObject
+    tmp_path: Path, suffix: str, num_spaces: int
 ) -> None:
-    space = data.draw(spaces())
-    points = data.draw(points_of(space))
-    n = len(points)
-    several = st.tuples(values, values, values, values)
-    told = data.draw(st.lists(several | texts.filter(bool) | st.none(), min_size=n, max_size=n))
-    study = answered(space, points, told, **GOAL)
-    assert_same(again(study, tmp_path / f"rows{suffix}"), study)
+    @settings(max_examples=num_spaces, deadline=None)
+    @given(data=st.data())
+    def come_back(data: st.DataObject) -> None:
+        space = data.draw(spaces())
+        points = data.draw(points_of(space))
+        n = len(points)
+        several = st.tuples(values, values, values, values)
+        told = data.draw(st.lists(several | texts.filter(bool) | st.none(), min_size=n, max_size=n))
+        study = answered(space, points, told, **GOAL)
+        assert_same(again(study, tmp_path / f"rows{suffix}"), study)
+
+    come_back()
 
 
 def apart_names(name: str) -> Any:
