@@ -78,3 +78,14 @@ def test_a_parameter_named_note_is_no_note() -> None:
     sheet["note_"] = "loud"
     study.tell(sheet)
     assert study.to_dataframe()["note_"][0] == "loud"
+
+
+def test_a_copy_has_the_times_and_the_notes(tmp_path: Path) -> None:
+    with make(path=tmp_path / "here") as study:
+        study.add_data(PAST, [1.0])
+        batch = study.ask(3)
+        study.tell(batch.ids[:2], [1.0, math.nan], seconds=[2.0, math.nan])
+        study.note(2, "leaked")
+        study.copy_to(tmp_path / "there")
+        with sbo.Study.open(tmp_path / "there") as copy:
+            assert copy.points() == study.points()
