@@ -70,7 +70,7 @@ class TracesCommand(Benchmark):
             )
         settings = options_of(self, TraceCell) | {"problem": self.problem or self.data}
         cells = [TraceCell(**settings | {"solver": name}) for name in names]
-        check_methods(names, mean_only=True)
+        check_methods(names)
         show = printing("Each solver's last checkpoint", TraceCell, ("solver",))
         picture = f"solvers_{cells[0].problem_name}.png"
         return Plan(cells, show, draw=plot_solvers, picture=picture)

@@ -160,7 +160,7 @@ class RegressionCommand(Benchmark):
         budget = Budget(**options_of(self, Budget))
         settings = options_of(self, RegressionCell) | {"budget": budget}
         cells = Grid(RegressionCell, axes, settings, "solver").cells()
-        check_methods(axes["solver"], self.mean_only)
+        check_methods(axes["solver"])
         title = "Regression on standardised targets"
         return Plan(cells, printing(title, RegressionCell, ("data", "split", "solver")), REGRESSION)
 

@@ -28,6 +28,7 @@ from surrogates.solvers.registry import SOLVERS
 from surrogates.solvers.solver import Callback
 from surrogates.systems.processes import bytes_of_first, own_rows, processes
 from surrogates.systems.shared import DistributedKernelSystem
+from surrogates.systems.shared_rows import SharedRows
 
 
 def num_processes() -> int:
@@ -35,7 +36,7 @@ def num_processes() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def check_methods(names: Sequence[str], mean_only: bool) -> None:
+def check_methods(names: Sequence[str]) -> None:
     """Require methods that can share rows, if there are several processes.
 
     Raises:
@@ -50,11 +51,11 @@ def check_methods(names: Sequence[str], mean_only: bool) -> None:
             f"`solver` must be one whose rows several processes can share, got {unfit[0]!r}. Use"
             " auto, or start one process."
         )
-    if not mean_only:
-        raise ValueError(
-            "`mean_only` must be set where several processes share the work. Add --mean-only, or"
-            " start one process."
-        )
+
+
+def sum_of_all(values: Tensor) -> Tensor:
+    """Return the sum of the values that the processes have."""
+    return values if num_processes() == 1 else SharedRows(1, values.device).sum(values)
 
 
 @contextmanager

@@ -244,10 +244,11 @@ class RegressionCell(Cell[Loaded]):
         solved = time.perf_counter()
         solution = model.solution
         with torch.no_grad():
-            mean = paths.mean(test_X).double().cpu()
-            nll = None
+            means = paths.mean(test_X).double()
+            mean, nll = means.cpu(), None
             if not self.mean_only:
-                variance = (paths(test_X).double().cpu() - mean).square().mean(0) + noise
+                squares = shared.sum_of_all((paths(test_X).double() - means).square().sum(0))
+                variance = squares.cpu() / self.num_paths + noise
                 nll = negative_log_likelihood(found.test_y, mean, variance)
         predicted = time.perf_counter()
         yield {

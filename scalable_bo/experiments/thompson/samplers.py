@@ -21,7 +21,7 @@ from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.shared import num_processes
 from scalable_bo.experiments.solvers import from_outside, solver_for
-from surrogates import Checkpoint, PathwiseGP, PriorPaths, Solver, UnsolvedWarning, checks
+from surrogates import Checkpoint, PathwiseGP, PriorPaths, Solver, UnsolvedWarning, checks, memory
 from surrogates.models.variational_gp import VariationalGP
 from surrogates.solvers.registry import SOLVERS
 
@@ -189,6 +189,5 @@ class Stopwatch:
         self.seconds = self._now() - self._start
 
     def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        memory.wait_for(self.device)
         return time.perf_counter()
