@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from gpytorch import Module
 from gpytorch.constraints import GreaterThan
-from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import GammaPrior
 from torch import Tensor
@@ -37,7 +37,10 @@ FIRST_NOISE = 1e-2
 # In a sum of functions of one input each, and one of all: to at most so many inputs, beyond which
 # a fit of d lengthscales more takes long; and where a fit starts, from little of the latter
 MOST_INPUTS_APART = 10
-INPUTS_APART = "inputs that act apart"  # of an ask's reason
+# Further kernels, as an ask's reason has them
+APART = "inputs that act apart"
+SMOOTH = "a smooth, elongated function"
+LENGTHSCALE_SMOOTH = 4.0  # where its fit starts
 SHARE_APART = 3.0
 SHARE_TOGETHER = 0.1
 LENGTHSCALE_APART = 0.5
@@ -50,8 +53,8 @@ class SurrogateFactory:
     Attributes:
         kernel: on the unit cube, not changed.
         kernel_of_few: the one of few values; ``None`` for the same.
-        kernel_apart: another for few values, of functions in which inputs act apart, where these
-            are likelier by it; ``None`` for none.
+        further: others for few values, by name, where these are likelier by them: ``APART``, of
+            functions in which inputs act apart; ``SMOOTH``, of those that are all but polynomials.
         solver: as in ``PathwiseGP``.
         dtype: of the models.
         device: of the models.
@@ -62,7 +65,7 @@ class SurrogateFactory:
     dtype: torch.dtype
     device: torch.device
     kernel_of_few: Kernel | None = None
-    kernel_apart: Kernel | None = None
+    further: Mapping[str, Kernel] = field(default_factory=dict)
 
     @classmethod
     def default(
@@ -76,7 +79,9 @@ class SurrogateFactory:
         """Return the factory of a copy of the user's ``kernel`` or, without one, of BoTorch's: RBF
         with dimension-scaled priors, and Matérn's of ν = 5/2 for few values, which takes a function
         for less smooth than it may be, with an output scale of its own and lengthscales that are
-        not short; and in few dimensions its sum with functions of one input each.
+        not short; and in few dimensions its sum with functions of one input each. RBF without
+        priors, from long lengthscales on, are the functions in a rotated valley: a hundred times
+        longer than wide, they have no place among moderate lengthscales.
         """
         if kernel is not None:
             return cls(deepcopy(kernel), solver, dtype, device)
@@ -87,12 +92,14 @@ class SurrogateFactory:
             matern.register_prior("lengthscale_prior", prior, "lengthscale")
             scaled = ScaleKernel(matern, outputscale_prior=GammaPrior(2.0, 1.0))
             scaled.outputscale = 1.0
-            apart = _kernel_apart(matern, dim) if 2 <= dim <= MOST_INPUTS_APART else None
-        return cls(smooth, solver, dtype, device, scaled, apart)
+            further: dict[str, Kernel] = {SMOOTH: _kernel_smooth(dim)}
+            if 2 <= dim <= MOST_INPUTS_APART:
+                further[APART] = _kernel_apart(matern, dim)
+        return cls(smooth, solver, dtype, device, scaled, further)
 
-    def modules(self, few: bool, apart: bool = False) -> dict[str, Any]:
-        """Return a new kernel and, for few values, a new likelihood; the kernel of inputs that act
-        ``apart``, if there is one.
+    def modules(self, few: bool, further: str | None = None) -> dict[str, Any]:
+        """Return a new kernel and, for few values, a new likelihood; one of the ``further`` kernels
+        by its name.
         """
         if not few:
             return {"covar_module": deepcopy(self.kernel), "likelihood": None}
@@ -101,7 +108,7 @@ class SurrogateFactory:
                 noise_prior=GammaPrior(1.1, 30.0),
                 noise_constraint=GreaterThan(LEAST_NOISE, initial_value=FIRST_NOISE),
             )
-        own = self.kernel_apart if apart else self.kernel_of_few
+        own = self.kernel_of_few if further is None else self.further[further]
         kernel = deepcopy(own or self.kernel)
         return {"covar_module": kernel, "likelihood": likelihood}
 
@@ -125,13 +132,13 @@ class SurrogateFactory:
         tensors = {**model.state_dict(), MEAN_WEIGHTS: mean_weights}
         if scale_name != "plain":
             tensors[WARPED] = torch.tensor([float(list(SCALES).index(scale_name))], device="cpu")
-        kernel = _describe(self.modules(few, self.is_apart(model)))
+        kernel = _describe(self.modules(few, self.further_of(model)))
         return Checkpoint(ask, kernel, tensors)
 
-    def is_apart(self, model: PathwiseGP) -> bool:
-        """Return whether a model is by :attr:`kernel_apart`."""
-        own = self.kernel_apart
-        return own is not None and describe_module(own) == describe_module(model.covar_module)
+    def further_of(self, model: PathwiseGP) -> str | None:
+        """Return the name of the one of :attr:`further` that a model is by, if it is by one."""
+        own = describe_module(model.covar_module)
+        return next((n for n, k in self.further.items() if describe_module(k) == own), None)
 
     def load(
         self, data: TrainingData, state: Mapping[str, Tensor], start: Tensor | None
@@ -154,7 +161,7 @@ class SurrogateFactory:
         """Return the model behind a checkpoint on its data, and these as it has them;
         ``None`` if the checkpoint is of another kernel.
         """
-        all_modules = [self.modules(*of) for of in ((False,), (True,), (True, True))]
+        all_modules = [self.modules(False), *(self.modules(True, n) for n in (None, *self.further))]
         modules = next((m for m in all_modules if checkpoint.kernel == _describe(m)), None)
         if modules is None:
             return None
@@ -169,6 +176,14 @@ class SurrogateFactory:
             return None
         model.load_state_dict(tensors)
         return model.start_from(weights.to(self.device, self.dtype)), data
+
+
+def _kernel_smooth(dim: int) -> Kernel:
+    """Return a kernel without priors, at lengthscales by which functions are nearly parabolas."""
+    smooth = ScaleKernel(RBFKernel(ard_num_dims=dim))
+    smooth.base_kernel.lengthscale = LENGTHSCALE_SMOOTH
+    smooth.outputscale = LENGTHSCALE_SMOOTH**4  # the variance of parabolas is then about 1
+    return smooth
 
 
 def _kernel_apart(together: Kernel, dim: int) -> Kernel:

@@ -20,6 +20,8 @@ from acquisition.strategy import ChoosingStrategy, Strategy
 from scalable_bo.modelling.factory import SurrogateFactory, model_of_rows
 from scalable_bo.modelling.training import SCALES, TrainingData
 from surrogates import PathwiseGP, fit_exact
+from surrogates.fitting.simpler import NEEDED_OF_FEWEST as GAIN_ON_NOISE
+from surrogates.rules.hyperparameters import log_prior
 
 # Hyperparameters are fitted again when the observations are this many times those of the last fit.
 REFIT_GROWTH = 1.5
@@ -32,7 +34,7 @@ FIRST_FIT_POINTS = 250
 MAX_FIT_POINTS_OF_FEW = 300
 # In nats: what a warp has to win by, having taken its scale from the values themselves
 LEAST_EVIDENCE = 3.0
-EVALUATIONS_APART = 40  # of the likelihood where inputs act apart, in which a fit is near its end
+EVALUATIONS_OF_FURTHER = 40  # of the likelihood by a further kernel, in which a fit is near its end
 # After so many a kernel that does not exceed what others have reached will not win
 EVALUATIONS_TO_LEAD = 20
 
@@ -78,8 +80,9 @@ def fit_warped(
     Few values are tried as the logarithm of their gaps, and their noise may be next to nothing:
     late in an optimisation few values decide about little. A few wild values are brought nearer or,
     where they are bad and say nothing of those around them, left out: each is then as likely as any
-    there, on the scale that brings them nearer. Few plain values are tried by the kernel of inputs
-    that act apart, too.
+    there, on the scale that brings them nearer. Few plain values are tried by further kernels, too;
+    by one without priors, of which the likelihood alone is compared, each hyperparameter has to
+    gain what it would on noise.
 
     Args:
         few: whether it is to be by the kernel of few.
@@ -87,24 +90,59 @@ def fit_warped(
         deadline: of ``time.perf_counter``, after which every fit ends with its next evaluation;
             ``None`` for none.
     """
-    best: tuple[float, PathwiseGP, TrainingData] | None = None
     told = _sample(data, MAX_FIT_POINTS_OF_FEW if few else MAX_FIT_POINTS, generator)
     watch = _Watch(callback, deadline)
-    tried = [(name, False) for name in (SCALES if few else ("plain", "near", "aside"))]
-    if few and factory.kernel_apart is not None:
-        tried.append(("plain", True))
-    for name, apart in tried:
+    scales = SCALES if few else ("plain", "near", "aside")
+    tried = [("plain", kernel) for kernel in factory.further] if few else []
+    best: _Fitted | None = None
+    for name, kernel in [*((scale, None) for scale in scales), *tried]:
         given = data.on(name)
         if name != "plain" and given is data:
             continue
-        most = EVALUATIONS_APART if apart else None
-        watch.least = best[0] - given.log_jacobian(told) if apart and best else -math.inf
-        model = _fit(given, factory.modules(few, apart), given.rows_of(told), watch, most)
-        value = watch.best + given.log_jacobian(told)
-        if best is None or value > best[0] + LEAST_EVIDENCE:
-            best = value, model, given
+        modules = factory.modules(few, kernel)
+        is_free = kernel is not None and not list(modules["covar_module"].named_priors())
+        jacobian = given.log_jacobian(told)
+        most = None
+        watch.least = -math.inf
+        if kernel is not None and best is not None:
+            most = EVALUATIONS_OF_FURTHER
+            watch.least = (best.likelihood if is_free else best.density) - jacobian
+        model = _fit(given, modules, given.rows_of(told), watch, most)
+        fitted = _Fitted.of(model, given, watch.best + jacobian)
+        if best is None or fitted.gain(best, is_free) > LEAST_EVIDENCE:
+            best = fitted
     assert best is not None  # there are data
-    return best[1:]
+    return best.model, best.data
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A model and its data, with what they are compared by.
+
+    Attributes:
+        density: the logarithm of that of the values and the hyperparameters, in nats.
+        likelihood: the same without the priors of the kernel.
+    """
+
+    model: PathwiseGP
+    data: TrainingData
+    density: float
+    likelihood: float
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, model: PathwiseGP, data: TrainingData, density: float) -> _Fitted:
+        """Return a model with its comparisons, by the density that it was fitted to."""
+        return cls(model, data, density, density - float(log_prior(model.covar_module)))
+
+    def gain(self, other: _Fitted, is_free: bool) -> float:
+        """Return by how much this one is likelier than another; without priors for it, beyond what
+        its hyperparameters gain on noise.
+        """
+        if not is_free:
+            return self.density - other.density
+        number = sum(one.numel() for one in self.model.covar_module.parameters())
+        return self.likelihood - other.likelihood - GAIN_ON_NOISE * number
 
 
 def _fit(

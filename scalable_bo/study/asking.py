@@ -19,7 +19,7 @@ from torch import Tensor
 from acquisition.outcomes import Success
 from acquisition.strategy import ChoosingStrategy, Request, SharingStrategy, Strategy
 from scalable_bo.modelling.belief import believe
-from scalable_bo.modelling.factory import INPUTS_APART, SurrogateFactory
+from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import is_for_few, randomness
 from scalable_bo.modelling.outcome_models import OutcomeModels
 from scalable_bo.modelling.training import FEWEST_VALUES, SCALES
@@ -324,7 +324,7 @@ class Proposer:
         if not isinstance(self._strategy, ChoosingStrategy):
             return "; ".join(filter(None, [by, failures]))
         reason = self._strategy.reason(request)
-        inputs = INPUTS_APART if self._factory.is_apart(part.models[0]) else ""
+        inputs = self._factory.further_of(part.models[0]) or ""
         parts = [reason, by, SCALES[part.data[0].scale_name], inputs, failures]
         return "; ".join(filter(None, parts))
 

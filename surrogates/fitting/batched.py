@@ -8,8 +8,11 @@ K⁻¹ r. For every set
 """
 
 import math
+import operator
+from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import gpytorch
@@ -26,6 +29,9 @@ class BatchedGP(gpytorch.Module):
     """The mean, kernel and noise of ``model``, a float64 copy, as a function of small data sets.
 
     Its parameters have the names that they have in the model.
+
+    Attributes:
+        covariance: from a kernel like ``covar_module`` and X to k(X, X), see :func:`covariance_of`.
     """
 
     def __init__(self, model: SingleTaskGP):
@@ -34,6 +40,7 @@ class BatchedGP(gpytorch.Module):
         # At once: they may share parameters
         self.mean_module, self.covar_module, self.likelihood = deepcopy(parts)
         self.double().train()
+        self.covariance = covariance_of(self.covar_module)
 
     def noise(self, index: Tensor) -> Tensor:
         """Return the noise variances (b, m) of the data ``index`` (b, m)."""
@@ -45,7 +52,7 @@ class BatchedGP(gpytorch.Module):
         which are X (b, m, d) and y (b, m).
         """
         return gaussian_nll(
-            covariance(self.covar_module, X) + torch.diag_embed(self.noise(index)),
+            self.covariance(self.covar_module, X) + torch.diag_embed(self.noise(index)),
             y - self.mean_module(X),
         )
 
@@ -55,7 +62,7 @@ class BatchedGP(gpytorch.Module):
         data ``index`` (b, m) alone, which are X (b, m, d) and y (b, m).
         """
         m = index.shape[1]
-        K = covariance(self.covar_module, torch.cat([X, Z.unsqueeze(1)], 1))
+        K = self.covariance(self.covar_module, torch.cat([X, Z.unsqueeze(1)], 1))
         factor = batched_cholesky(K[:, :m, :m] + torch.diag_embed(self.noise(index)))
         residual = (y - self.mean_module(X)).unsqueeze(-1)
         whitened = torch.linalg.solve_triangular(
@@ -73,7 +80,7 @@ class BatchedGP(gpytorch.Module):
         ``index`` (1, m), which are X (1, m, d) and y (1, m).
         """
         m = index.shape[1]
-        K = covariance(self.covar_module, torch.cat([X, Z.unsqueeze(0)], 1))
+        K = self.covariance(self.covar_module, torch.cat([X, Z.unsqueeze(0)], 1))
         factor = batched_cholesky(K[:, :m, :m] + torch.diag_embed(self.noise(index)))
         residual = (y - self.mean_module(X)).unsqueeze(-1)
         whitened = torch.linalg.solve_triangular(
@@ -99,7 +106,7 @@ class BatchedGP(gpytorch.Module):
 
         With α = K⁻¹ r, datum i has the mean y_i − α_i / K⁻¹_ii and the variance 1 / K⁻¹_ii.
         """
-        K = covariance(self.covar_module, X) + torch.diag_embed(self.noise(index))
+        K = self.covariance(self.covar_module, X) + torch.diag_embed(self.noise(index))
         inverse = torch.cholesky_inverse(batched_cholesky(K))
         alpha = (inverse @ (y - self.mean_module(X)).unsqueeze(-1)).squeeze(-1)
         variance = inverse.diagonal(dim1=-2, dim2=-1).reciprocal()
@@ -113,30 +120,48 @@ class BatchedGP(gpytorch.Module):
             others[name].copy_(parameter)
 
 
-def covariance(kernel: Kernel, X: Tensor) -> Tensor:
-    """Return k(X, X) (b, m, m), differentiable in the hyperparameters:
-    in closed form, once, where ``kernel`` has one, and sums of such.
+def covariance_of(kernel: Kernel) -> Callable[[Kernel, Tensor], Tensor]:
+    """Return what evaluates a kernel like this one, (kernel, X) to k(X, X) (b, m, m),
+    differentiable in the hyperparameters: in closed form, once, where ``kernel`` has one, and sums
+    of such.
     """
     if kind_of(kernel) is AdditiveKernel:
-        X = X if kernel.active_dims is None else X[..., kernel.active_dims]
-        return torch.stack(list(map(partial(covariance, X=X), kernel.kernels))).sum(0)
-    effects = _main_effects(kernel)
-    if effects is not None and not X.requires_grad:
-        outputscale, lengthscale = effects
-        of_effects: Tensor = _MainEffectsCovariance.apply(X, lengthscale, outputscale)
-        return of_effects
+        return partial(_summed, [covariance_of(part) for part in kernel.kernels])
+    if _is_of_main_effects(kernel):
+        return _of_main_effects
     form = StationaryKernel.of(kernel)
-    # The closed form has no gradient in the points
-    if form is None or PROFILES[form.profile].exact_distances or X.requires_grad:
-        return kernel(X).to_dense()
+    if form is None or PROFILES[form.profile].exact_distances:
+        return _evaluated
+    return partial(_stationary, form.profile, form.active_dims)
+
+
+def _evaluated(kernel: Kernel, X: Tensor) -> Tensor:
+    return kernel(X).to_dense()
+
+
+def _summed(parts: list[Callable[[Kernel, Tensor], Tensor]], kernel: Kernel, X: Tensor) -> Tensor:
+    X = X if kernel.active_dims is None else X[..., kernel.active_dims]
+    return torch.stack(list(map(operator.call, parts, kernel.kernels, repeat(X)))).sum(0)
+
+
+def _of_main_effects(kernel: Kernel, X: Tensor) -> Tensor:
+    if X.requires_grad:  # the closed forms have no gradient in the points
+        return _evaluated(kernel, X)
+    lengthscale = kernel.base_kernel.lengthscale.reshape(-1)
+    K: Tensor = _MainEffectsCovariance.apply(X, lengthscale, kernel.outputscale)
+    return K
+
+
+def _stationary(profile: str, active_dims: Tensor | None, kernel: Kernel, X: Tensor) -> Tensor:
+    if X.requires_grad:
+        return _evaluated(kernel, X)
     outputscale = X.new_ones(())
     while isinstance(kernel, ScaleKernel):
         outputscale = outputscale * kernel.outputscale
         kernel = kernel.base_kernel
-    X = X if form.active_dims is None else X[..., form.active_dims]
-    K: Tensor = _StationaryCovariance.apply(
-        X, kernel.lengthscale.reshape(-1), outputscale, form.profile
-    )
+    X = X if active_dims is None else X[..., active_dims]
+    lengthscale = kernel.lengthscale.reshape(-1)
+    K: Tensor = _StationaryCovariance.apply(X, lengthscale, outputscale, profile)
     return K
 
 
@@ -246,16 +271,12 @@ class _StationaryCovariance(torch.autograd.Function):
         return None, grad_lengthscale.sum_to_size(lengthscale.shape), sums.sum(), None
 
 
-def _main_effects(kernel: Kernel) -> tuple[Tensor, Tensor] | None:
-    """Return the outputscale and the lengthscales (d,) of scaled main effects of all inputs;
-    ``None`` of other kernels.
-    """
+def _is_of_main_effects(kernel: Kernel) -> bool:
+    """Whether a kernel is scaled main effects of all inputs."""
     if type(kernel) is not ScaleKernel or kernel.batch_shape or kernel.active_dims is not None:
-        return None
+        return False
     effects = kernel.base_kernel
-    if type(effects) is not MainEffectsKernel or effects.active_dims is not None:
-        return None
-    return kernel.outputscale, effects.lengthscale.reshape(-1)
+    return type(effects) is MainEffectsKernel and effects.active_dims is None
 
 
 class _MainEffectsCovariance(torch.autograd.Function):

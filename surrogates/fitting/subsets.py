@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.fitting.batched import BatchedGP, covariance, gaussian_nll
+from surrogates.fitting.batched import BatchedGP, gaussian_nll
 from surrogates.fitting.neighbours import Neighbours
 from surrogates.fitting.search import apart
 from surrogates.restoring import restored_on_failure
@@ -130,7 +130,7 @@ class _Subsets:
         with torch.enable_grad():
             K = torch.cat(
                 [
-                    covariance(one.covar_module, self._X[i : i + 1])
+                    one.covariance(one.covar_module, self._X[i : i + 1])
                     for i, one in enumerate(self.models)
                 ]
             )

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from scalable_bo.modelling.factory import SurrogateFactory
+from scalable_bo.modelling.factory import APART, SMOOTH, SurrogateFactory
 from scalable_bo.modelling.fitting import EVALUATIONS_TO_LEAD, fit_warped
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.surrogate import KeptSurrogate
@@ -102,24 +102,33 @@ def entangled(U: torch.Tensor) -> torch.Tensor:
     return torch.sin(6.0 * (U[:, 0] - U[:, 1])) * torch.cos(5.0 * (U[:, 2] + U[:, 3]))
 
 
+def valley(U: torch.Tensor) -> torch.Tensor:
+    """Return a parabola of condition 1e4 whose axes are no inputs."""
+    generator = torch.Generator().manual_seed(3)
+    axes = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64, generator=generator)).Q
+    return ((U - 0.4) @ axes).square() @ torch.logspace(0, 4, 4, dtype=torch.float64)
+
+
 @pytest.mark.parametrize(
-    ("function", "expected"), [(separable, True), (entangled, False)], ids=["sum", "product"]
+    ("function", "expected"),
+    [(separable, APART), (valley, SMOOTH), (entangled, None)],
+    ids=["sum", "valley", "product"],
 )
-def test_inputs_act_apart_where_the_likelihood_says_so(
-    function: Callable[[torch.Tensor], torch.Tensor], expected: bool
+def test_a_further_kernel_is_taken_where_the_likelihood_says_so(
+    function: Callable[[torch.Tensor], torch.Tensor], expected: str | None
 ) -> None:
     generator = torch.Generator().manual_seed(0)
     U, new = torch.rand(2, 60, 4, dtype=torch.float64, generator=generator)
     data = TrainingData.of(U, function(U), None, True)
     factory = SurrogateFactory.default(4, torch.float64, CPU)
-    without = replace(factory, kernel_apart=None)
+    without = replace(factory, further={})
     errors = []
     for made in (factory, without):
         fitted, scaled = fit_warped(made, data, torch.Generator().manual_seed(1), few=True)
         model = made.build(scaled, fitted)
         found = scaled.values_of(model.posterior(new).mean[:, 0].detach())
         errors.append(((found - function(new)).square().mean().sqrt() / function(new).std()).item())
-        assert made.is_apart(model) == (expected and made is factory)
+        assert made.further_of(model) == (expected if made is factory else None)
         weights = torch.zeros(60, 1, dtype=torch.float64)
         kept = made.checkpoint(1, model, weights, few=True, scale_name=scaled.scale_name)
         restored = factory.restore(data, kept)
@@ -133,9 +142,9 @@ def test_a_kernel_that_falls_behind_is_not_fitted_to_the_end() -> None:
     data = TrainingData.of(U, entangled(U), None, True)
     factory = SurrogateFactory.default(4, torch.float64, CPU)
     numbers = []
-    for made in (factory, replace(factory, kernel_apart=None)):
+    for made in (factory, replace(factory, further={})):
         evaluations: list[int] = []
         generator = torch.Generator().manual_seed(1)
         fit_warped(made, data, generator, few=True, callback=evaluations.append)
         numbers.append(len(evaluations))
-    assert numbers[0] - numbers[1] == EVALUATIONS_TO_LEAD
+    assert numbers[0] - numbers[1] == len(factory.further) * EVALUATIONS_TO_LEAD

@@ -8,7 +8,7 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from surrogates import PathwiseGP
-from surrogates.fitting.batched import BatchedGP, batched_cholesky, covariance, gaussian_nll
+from surrogates.fitting.batched import BatchedGP, batched_cholesky, covariance_of, gaussian_nll
 from tests import problems
 
 SETS = 3
@@ -63,7 +63,7 @@ def test_second_derivatives_are_refused_by_name() -> None:
 def test_the_covariance_has_a_gradient_in_the_points() -> None:
     kernel = problems.matern(1.5).double()
     points = X[INDEX].clone().requires_grad_()
-    (ours,) = torch.autograd.grad(covariance(kernel, points)[1, 0, 1], points)
+    (ours,) = torch.autograd.grad(covariance_of(kernel)(kernel, points)[1, 0, 1], points)
     assert ours[1, :2].abs().min() > 0.0
 
 
