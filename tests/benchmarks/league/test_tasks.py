@@ -125,5 +125,5 @@ def test_all_problems_of_all_subsets_exist() -> None:
     pytest.importorskip("cocoex")
     assert set(NIGHT) <= set(SUBSETS)
     for subset in SUBSETS.values():
-        for problem in subset.problems:
+        for problem in subset.axes["problem"]:
             make_task(problem)
