@@ -236,8 +236,10 @@ def export(
     place: StudyPlace,
     out: Annotated[Path, typer.Argument(help="Table to write, .csv, .xlsx or .parquet.")],
 ) -> None:
-    """Write all rows of a study as a table: parameters, value, noise, status, reason, ask, the
-    times at which each was asked for and told, the seconds that its evaluation took, and notes.
+    """Write all rows of a study as a table.
+
+    Its columns are parameters, value, noise, status, reason, ask, the times at which each point was
+    asked for and told, the seconds that its evaluation took, and notes.
 
     In .csv and .xlsx, a text that a spreadsheet would run as a formula gets a ' before it, which is
     taken off where the file is added as data.
