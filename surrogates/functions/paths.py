@@ -241,10 +241,11 @@ class SamplePaths:
     def _inputs(self, X: Tensor) -> Tensor:
         checks.tensor("X", X)
         d = self.data.dim
-        if X.ndim < 2 or X.shape[-1] != d:
-            raise ValueError(f"`X` must have shape (..., q, {d}), got {tuple(X.shape)}.")
         X = X.to(self.data.dtype)
-        return X if self.input_transform is None else self.input_transform(X)
+        X = X if self.input_transform is None else self.input_transform(X)
+        if X.ndim < 2 or X.shape[-1] != d:  # which a transform may change
+            raise ValueError(f"`X` must have shape (..., q, {d}), got {tuple(X.shape)}.")
+        return X
 
     def _outputs(self, values: Tensor) -> Tensor:
         return (
@@ -331,13 +332,13 @@ class BatchPaths:
 
     def _evaluate(self, X: Tensor, evaluate: Callable[[SamplePaths, Tensor], Tensor]) -> Tensor:
         d = self.parts[0].data.dim
+        X = X.to(self.parts[0].data.dtype)
+        X = X if self.input_transform is None else self.input_transform(X)
         if X.ndim < 2 or X.shape[-1] != d:
             raise ValueError(f"`X` must have shape (..., q, {d}), got {tuple(X.shape)}.")
         checks.batch_of_points(
             X, self.batch_shape[:-1] if self.several_outputs else self.batch_shape
         )
-        X = X.to(self.parts[0].data.dtype)
-        X = X if self.input_transform is None else self.input_transform(X)
         points = X.unsqueeze(-3) if self.several_outputs else X
         broadcast = torch.broadcast_shapes(points.shape[:-2], self.batch_shape)
         front = broadcast[: len(broadcast) - len(self.batch_shape)]

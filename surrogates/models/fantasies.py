@@ -271,7 +271,7 @@ def imagined(
     """
     checks.floating_tensor("X", X)
     checks.floating_tensor("Y", Y)
-    d = model.train_inputs[0].shape[-1]
+    d = model._given_inputs.shape[-1]
     m = model.num_outputs
     if X.ndim < 2 or X.shape[-1] != d:
         raise ValueError(f"`X` must have shape (..., k, {d}), got {tuple(X.shape)}.")

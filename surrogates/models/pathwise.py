@@ -406,7 +406,7 @@ class PathwiseGP(FreshGP):
             return FantasyGP(self, *imagined(self, X, Y, noise))
         shape = (*self.batch_shape, -1, self.num_outputs)
         _check_observations(
-            X, Y, noise, like=self.train_inputs[0], shape=shape, needs_noise=common is None
+            X, Y, noise, like=self._given_inputs, shape=shape, needs_noise=common is None
         )
         if noise is None and self._began_homoscedastic and common is not None:
             noise = common.expand_as(Y)

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize
+from botorch.models.transforms.input import FilterFeatures, NumericToCategoricalEncoding
 from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
@@ -56,6 +58,29 @@ MODELS: dict[str, Callable[..., PathwiseGP]] = {
     ),
 }
 each_kind = pytest.mark.parametrize("kind", MODELS)
+WIDTHS: dict[str, Callable[[], Any]] = {
+    "narrower": lambda: FilterFeatures(torch.tensor([0])),
+    "wider": lambda: NumericToCategoricalEncoding(
+        D, {1: 3}, {1: lambda x: torch.nn.functional.one_hot((3 * x).long(), 3)}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["paths", "exact"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_transform_may_change_the_number_of_columns(kind: str, width: str) -> None:
+    model = MODELS[kind](input_transform=WIDTHS[width]())
+    paths = model.paths(2)
+    mean = model.posterior(NEW).mean[:, 0]
+    torch.testing.assert_close(paths.mean(NEW), mean)
+    assert paths(NEW).shape == paths.each(NEW.expand(2, K, D)).shape == (2, K)
+    conditioned = model.condition_on_observations(NEW, NEW_Y)
+    whole = with_all_data(MODELS[kind](input_transform=WIDTHS[width]()))
+    torch.testing.assert_close(law(conditioned), law(whole), rtol=1e-6, atol=1e-6)
+    fantasy = model.fantasize(NEW, SobolQMCNormalSampler(torch.Size([2]), seed=0))
+    assert fantasy.posterior(NEW).mean.shape == (2, K, 1)
+    with pytest.raises(ValueError, match="must have shape"):
+        replace(paths, input_transform=lambda x: x[..., :0])(NEW)
 
 
 def law(model: PathwiseGP, points: Tensor = Z) -> tuple[Tensor, Tensor]:
