@@ -43,7 +43,7 @@ LAST_CHARACTERS = 4000  # of a step's output, kept
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step(Cell[None]):
+class DayStep(Cell[None]):
     """A command, and what its environment has besides; it ends at the deadline."""
 
     experiment: ClassVar[str] = "gpu_day"
@@ -113,8 +113,8 @@ class Day:
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
         return self.out / f"{name.replace(' ', '-')}{'-small' if self.small else ''}"
 
-    def step(self, what: str, command: tuple[str, ...], **environment: str) -> Step:
-        return Step(
+    def step(self, what: str, command: tuple[str, ...], **environment: str) -> DayStep:
+        return DayStep(
             what=what, command=command, environment=environment, end=self.end, device=self.device
         )
 
@@ -123,19 +123,19 @@ class Day:
         out = str(self.folder / f"{record}.json")
         return sys.executable, str(ROOT / "benchmarks" / name), *arguments, "--out", out
 
-    def products(self, record: str, *arguments: str, **environment: str) -> Step:
+    def product_step(self, record: str, *arguments: str, **environment: str) -> DayStep:
         """Return the step of kernel products, which writes a ``record``."""
         arguments = ("--parts", "kernels", "--device", self.device, *arguments)
         return self.step(record, self.script("ceilings.py", record, *arguments), **environment)
 
-    def bench(self, what: str, folder: str, *arguments: str) -> Step:
+    def bench(self, what: str, folder: str, *arguments: str) -> DayStep:
         """Return the step of a Thompson benchmark with records in a ``folder``."""
         command = (sys.executable, "-m", "scalable_bo", "bench", "thompson", *arguments)
         where = ("--device", self.device, "--out", str(self.folder / folder))
         return self.step(what, (*command, "--seeds", "0", *where))
 
 
-def ceilings(day: Day) -> Iterator[Step]:
+def ceilings(day: Day) -> Iterator[DayStep]:
     tests = ("tests/surrogates/operators/test_sparse.py",) if day.small else ("-m", "gpu")
     yield day.step(
         "tests", (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
@@ -146,17 +146,17 @@ def ceilings(day: Day) -> Iterator[Step]:
     yield day.step("ceilings", day.script("ceilings.py", "ceilings_of_device", *sizes))
 
 
-def products(day: Day) -> Iterator[Step]:
+def products(day: Day) -> Iterator[DayStep]:
     for n, dim in ((500, 2),) if day.small else ((50_000, 8), (250_000, 8), (50_000, 20)):
         for dtype in ("float32", "float64"):
             sizes = ("--n", str(n), "--dim", str(dim), "--dtype", dtype)
             few = ("--rows", "50", "--columns", "2", "--repeats", "1")
             many = ("--rows", "16384", "--columns", "1", "8", "32", "64", "256", "1000")
             name = f"kernel_product_{n}_{dim}_{dtype}"
-            yield day.products(name, *sizes, *(few if day.small else many))
+            yield day.product_step(name, *sizes, *(few if day.small else many))
 
 
-def lin2023(day: Day) -> Iterator[Step]:
+def lin2023(day: Day) -> Iterator[DayStep]:
     preset = ("--preset", "smoke" if day.small else "lin2023-small", "--lengthscale", "0.5")
     for solver in ("cg", "sdd") if day.small else tuple(SOLVERS):
         name = f"two rounds by {solver}"
@@ -166,7 +166,7 @@ def lin2023(day: Day) -> Iterator[Step]:
         yield day.bench(f"all rounds by {best}", "lin2023", *preset, "--solver", best)
 
 
-def adasap(day: Day) -> Iterator[Step]:
+def adasap(day: Day) -> Iterator[DayStep]:
     preset = ("--preset", "smoke" if day.small else "adasap2025")
     for lengthscale in ("2", "3"):
         for solver in ("adasap", "auto", "sdd"):
@@ -174,11 +174,11 @@ def adasap(day: Day) -> Iterator[Step]:
             yield day.bench(f"{solver} at lengthscale {lengthscale}", "adasap", *preset, *settings)
 
 
-def variants(day: Day) -> Iterator[Step]:
+def variants(day: Day) -> Iterator[DayStep]:
     sizes = ("--n", "300", "--rows", "50") if day.small else ("--n", "50000", "--rows", "16384")
     for mode in ("always", "never"):
         name = f"kernel_product_compile_{mode}"
-        yield day.products(name, *sizes, "--columns", "64", SCALABLE_BO_COMPILE=mode)
+        yield day.product_step(name, *sizes, "--columns", "64", SCALABLE_BO_COMPILE=mode)
     name = "smoke" if day.small else "lin2023-small"
     preset = ("--preset", name, "--solver", "auto", "--lengthscale", "0.5", "--rounds", "1")
     for dtype in ("float32", "float64"):
@@ -190,7 +190,7 @@ def variants(day: Day) -> Iterator[Step]:
     yield day.step("a group of one process", (sys.executable, *torchrun, example))
 
 
-STAGES: dict[str, Callable[[Day], Iterator[Step]]] = {
+STAGES: dict[str, Callable[[Day], Iterator[DayStep]]] = {
     "ceilings": ceilings,
     "products": products,
     "lin2023": lin2023,
@@ -230,7 +230,7 @@ def main() -> None:
     sys.exit(run_stage(STAGES[arguments.stage], day))
 
 
-def run_stage(stage: Callable[[Day], Iterator[Step]], day: Day) -> int:
+def run_stage(stage: Callable[[Day], Iterator[DayStep]], day: Day) -> int:
     """Run what is left of a stage until the deadline; return 0 if nothing is left then, else 1."""
     for step, record, kept in run_cells(
         takewhile(lambda _: time.monotonic() < day.end, stage(day)), day.folder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scalable_bo.cli.console import Commands, optional, read_integers, read_names
 from scalable_bo.cli.main import main
-from scalable_bo.cli.running import Benchmark, Plan
+from scalable_bo.cli.running import Benchmark, BenchmarkPlan
 
 fits = Commands(add_completion=False, pretty_exceptions_enable=False)
 
@@ -51,7 +51,7 @@ class FitsCommand(Benchmark):
     sample: int | None = None
     data_dir: Path | None = None
 
-    def plan(self) -> Plan:
+    def plan(self) -> BenchmarkPlan:
         from benchmarks.fits.presets import FIT_PRESETS
         from benchmarks.fits.table import HYPERPARAMETERS
         from surrogates import checks
@@ -68,7 +68,7 @@ class FitsCommand(Benchmark):
             data_dir=self.data_dir,
             device=self.device,
         )
-        return Plan(cells, table=HYPERPARAMETERS)
+        return BenchmarkPlan(cells, table=HYPERPARAMETERS)
 
 
 if __name__ == "__main__":

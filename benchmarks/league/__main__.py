@@ -16,7 +16,7 @@ from scalable_bo.cli.console import (
     read_names,
 )
 from scalable_bo.cli.main import main
-from scalable_bo.cli.running import Benchmark, Plan
+from scalable_bo.cli.running import Benchmark, BenchmarkPlan
 
 if TYPE_CHECKING:
     from scalable_bo.experiments.records import Record
@@ -59,7 +59,7 @@ class LeagueCommand(Benchmark):
     noise: float | None = None
     out: Path = Path("results/optimisers")
 
-    def plan(self) -> Plan:
+    def plan(self) -> BenchmarkPlan:
         from benchmarks.league.registry import missing_packages
         from benchmarks.league.subsets import plan_league
         from benchmarks.league.table import LEAGUE
@@ -85,7 +85,7 @@ class LeagueCommand(Benchmark):
         if not cells:
             raise ValueError("There is nothing left to run.")
         picture = f"optimisers_{self.subset}.png"
-        return Plan(cells, print_standings, LEAGUE, draw_complete, picture)
+        return BenchmarkPlan(cells, print_standings, LEAGUE, draw_complete, picture)
 
 
 def print_standings(records: list[Record]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from acquisition.strategies import STRATEGIES
 from benchmarks.league.registry import PEERS
 from benchmarks.league.standings import Division, divisions, mean_ranks
-from scalable_bo.experiments.plots import COLOURS, GREY, Line, Panel, draw
+from scalable_bo.experiments.plots import COLOURS, GREY, Line, LinePanel, draw_panels
 from scalable_bo.experiments.records import Record
 
 # Optimisers keep their hues from plot to plot: these, and further ones, mostly of Tol's
@@ -50,8 +50,8 @@ def plot_optimisers(records: Sequence[Record], path: Path) -> None:
         below = ["evaluations", f"ranks on {len(division.medians)} problems", *notes]
         labels = {"xlabel": "\n".join(below), "ylabel": "mean rank of the median regret"}
         labels["title"] = division.title
-        panels.append(Panel(lines, labels | {"ylim": (most + 0.5, 0.5)}))
-    draw([panels], path)
+        panels.append(LinePanel(lines, labels | {"ylim": (most + 0.5, 0.5)}))
+    draw_panels([panels], path)
 
 
 def _partial(division: Division) -> dict[str, int]:

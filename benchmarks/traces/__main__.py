@@ -10,7 +10,7 @@ from typer import Option
 
 from scalable_bo.cli.console import Commands, read_names
 from scalable_bo.cli.main import main
-from scalable_bo.cli.running import Benchmark, Plan, options_of
+from scalable_bo.cli.running import Benchmark, BenchmarkPlan, arguments_for
 
 traces = Commands(add_completion=False, pretty_exceptions_enable=False)
 
@@ -55,7 +55,7 @@ class TracesCommand(Benchmark):
     data_dir: Path | None = None
     dtype: str = "float32"
 
-    def plan(self) -> Plan:
+    def plan(self) -> BenchmarkPlan:
         names = read_names(self.solver, "solver")
 
         from benchmarks.traces.cell import THOMPSON, TraceCell
@@ -68,12 +68,12 @@ class TracesCommand(Benchmark):
                 f"`problem` must be {THOMPSON}, got {self.problem!r}. Data sets are named by"
                 " --data."
             )
-        settings = options_of(self, TraceCell) | {"problem": self.problem or self.data}
+        settings = arguments_for(self, TraceCell) | {"problem": self.problem or self.data}
         cells = [TraceCell(**settings | {"solver": name}) for name in names]
         check_methods(names)
         show = printing("Each solver's last checkpoint", TraceCell, ("solver",))
         picture = f"solvers_{cells[0].problem_name}.png"
-        return Plan(cells, show, draw=plot_solvers, picture=picture)
+        return BenchmarkPlan(cells, show, draw=plot_solvers, picture=picture)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scalable_bo.experiments.plots import COLOURS, GREY, Line, Panel, colour_of, draw
+from scalable_bo.experiments.plots import COLOURS, GREY, Line, LinePanel, colour_of, draw_panels
 from scalable_bo.experiments.records import Record
 
 _TRACED = (
@@ -40,7 +40,7 @@ def plot_solvers(records: Sequence[Record], path: Path) -> None:
             has_level = key == "test_rmse" and exact is not None
             rows.append(
                 [
-                    Panel(
+                    LinePanel(
                         [*_lines(traces, axis, key), *([level] if has_level else [])],
                         {"xscale": "log", "yscale": "log", "xlabel": label, "ylabel": title},
                     )
@@ -48,7 +48,7 @@ def plot_solvers(records: Sequence[Record], path: Path) -> None:
                 ]
             )
     problem, n, noise = traces[0]["settings"]["problem"], traces[0]["num_train"], traces[0]["noise"]
-    draw(rows, path, f"Solvers on {problem}: n = {n}, noise variance {noise:.2g}")
+    draw_panels(rows, path, f"Solvers on {problem}: n = {n}, noise variance {noise:.2g}")
 
 
 def _lines(traces: list[Record], axis: str, key: str) -> list[Line]:

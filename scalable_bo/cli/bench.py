@@ -20,7 +20,7 @@ from scalable_bo.cli.console import (
     read_integers,
     read_names,
 )
-from scalable_bo.cli.running import Benchmark, Plan, options_of
+from scalable_bo.cli.running import Benchmark, BenchmarkPlan, arguments_for
 
 bench = Commands(
     help="Run the papers' benchmarks; each run writes one JSON record.", no_args_is_help=True
@@ -70,7 +70,7 @@ class ThompsonCommand(Benchmark):
     own_search: bool = False
     scale: float = 1.0
 
-    def plan(self) -> Plan:
+    def plan(self) -> BenchmarkPlan:
         from scalable_bo.cli.summaries import print_thompson
         from scalable_bo.experiments.cells import Grid
         from scalable_bo.experiments.plots import plot_thompson
@@ -99,7 +99,9 @@ class ThompsonCommand(Benchmark):
         shares("q", chosen.q)
         if not self.rerun:
             check_settings(cells, self.out)
-        return Plan(cells, print_thompson, THOMPSON, plot_thompson, f"thompson_{chosen.name}.png")
+        return BenchmarkPlan(
+            cells, print_thompson, THOMPSON, plot_thompson, f"thompson_{chosen.name}.png"
+        )
 
 
 @bench.command("regression")
@@ -143,7 +145,7 @@ class RegressionCommand(Benchmark):
     data_dir: Path | None = None
     dtype: str = "float32"
 
-    def plan(self) -> Plan:
+    def plan(self) -> BenchmarkPlan:
         axes: dict[str, list[Any]] = {
             "data": read_names(self.data, "data"),
             "split": read_integers(self.split, "split"),
@@ -157,12 +159,14 @@ class RegressionCommand(Benchmark):
         from scalable_bo.experiments.shared import check_methods
         from scalable_bo.experiments.tables import REGRESSION
 
-        budget = Budget(**options_of(self, Budget))
-        settings = options_of(self, RegressionCell) | {"budget": budget}
+        budget = Budget(**arguments_for(self, Budget))
+        settings = arguments_for(self, RegressionCell) | {"budget": budget}
         cells = Grid(RegressionCell, axes, settings, "solver").cells()
         check_methods(axes["solver"])
         title = "Regression on standardised targets"
-        return Plan(cells, printing(title, RegressionCell, ("data", "split", "solver")), REGRESSION)
+        return BenchmarkPlan(
+            cells, printing(title, RegressionCell, ("data", "split", "solver")), REGRESSION
+        )
 
 
 @bench.command()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scalable_bo.experiments.tables import TableKind
 
 
-class Plan(NamedTuple):
+class BenchmarkPlan(NamedTuple):
     """What a benchmark runs, and what is made of the records.
 
     Attributes:
@@ -64,7 +64,7 @@ class Benchmark(ABC):
     out: Path = Path("results")
 
     @abstractmethod
-    def plan(self) -> Plan:
+    def plan(self) -> BenchmarkPlan:
         """Return what is run.
 
         Raises:
@@ -96,13 +96,13 @@ class Benchmark(ABC):
             stop(f"{count(failed, 'run')} failed; the same command runs them.", 1)
 
 
-def options_of(command: DataclassInstance, kind: type[DataclassInstance]) -> dict[str, Any]:
+def arguments_for(command: DataclassInstance, kind: type[DataclassInstance]) -> dict[str, Any]:
     """Return the options of a command that ``kind`` takes as arguments of the same names."""
     names = {entry.name for entry in fields(command)}
     return {e.name: getattr(command, e.name) for e in fields(kind) if e.name in names}
 
 
-def run_and_show(plan: Plan, out: Path, *, rerun: bool) -> list[Record]:
+def run_and_show(plan: BenchmarkPlan, out: Path, *, rerun: bool) -> list[Record]:
     """Run the cells of a plan with a line a step on stderr, and return their records.
 
     Args:

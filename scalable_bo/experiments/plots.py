@@ -54,7 +54,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Panel:
+class LinePanel:
     """Lines, and what ``Axes.set`` says of their axes."""
 
     lines: Sequence[Line]
@@ -75,7 +75,7 @@ class Panel:
         axes.label_outer()
 
 
-def draw(rows: Sequence[Sequence[Panel]], path: Path, title: str = "") -> None:
+def draw_panels(rows: Sequence[Sequence[LinePanel]], path: Path, title: str = "") -> None:
     """Draw rows of panels, which share the axes of rows and columns, above a legend of all lines,
     and write the PNG.
     """
@@ -131,8 +131,8 @@ def plot_thompson(records: Sequence[Record], path: Path) -> None:
         best = f"best noiseless value (lengthscale {exact(lengthscale)})"
         rounds = {"xlabel": f"rounds of {preset['q']} points", "ylabel": best}
         seconds = {"xlabel": "seconds, solve and acquisition", "xlim": (0, None)}
-        rows.append((Panel(left, rounds), Panel(right, seconds)))
-    draw(
+        rows.append((LinePanel(left, rounds), LinePanel(right, seconds)))
+    draw_panels(
         rows,
         path,
         f"Parallel Thompson sampling, {preset['name']}: d = {preset['dim']},"

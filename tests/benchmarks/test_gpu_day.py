@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from benchmarks import gpu_day
-from benchmarks.gpu_day import STAGES, Day, Step, best_solver, run_stage
+from benchmarks.gpu_day import STAGES, Day, DayStep, best_solver, run_stage
 from scalable_bo.experiments.cells import files
 from scalable_bo.experiments.records import Record, read_record, write_record
 
 
-def python(name: str, code: str) -> Step:
-    return Step(what=name, command=(sys.executable, "-c", code))
+def python(name: str, code: str) -> DayStep:
+    return DayStep(what=name, command=(sys.executable, "-c", code))
 
 
 @pytest.fixture
@@ -25,11 +25,11 @@ def day(tmp_path: Path) -> Day:
     return Day("cpu", tmp_path, small=True)
 
 
-def run(day: Day, *steps: Step) -> int:
+def run(day: Day, *steps: DayStep) -> int:
     return run_stage(lambda day: iter(steps), day)
 
 
-def found(day: Day, step: Step) -> Record:
+def found(day: Day, step: DayStep) -> Record:
     return read_record(files(step, day.folder)[0])
 
 

@@ -210,7 +210,7 @@ def test_a_plot_says_who_stands_on_some_of_the_problems_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr(plots, "draw", lambda rows, path: drawn.extend(rows))
+    monkeypatch.setattr(plots, "draw_panels", lambda rows, path: drawn.extend(rows))
     runs = [
         *(record(name, 1.0) for name in ("auto", "cma", "sobol")),
         *(record(name, 1.0, problem="levy-4") for name in ("auto", "sobol")),
