@@ -16,7 +16,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from functools import partial
 from typing import Any, Self
 
 import gpytorch
@@ -42,7 +41,7 @@ from surrogates.models.data import (
 from surrogates.models.double import ExactPosterior
 from surrogates.operators.forms import StationaryKernel
 from surrogates.rules.limits import check_range
-from surrogates.rules.rule import Rule
+from surrogates.rules.rule import Draw, Rule
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.run import Solution
 from surrogates.solvers.solver import Solver
@@ -337,7 +336,7 @@ class FreshGP(SingleTaskGP):
         Args:
             own: which of them to return, where several processes draw them together; ``None`` for
                 all, drawn alone.
-            options: of ``rule.draw``.
+            options: of :class:`Draw`.
 
         Warns:
             UnsolvedWarning: if the solver missed its tolerance.
@@ -346,7 +345,6 @@ class FreshGP(SingleTaskGP):
             "A model must draw its paths", "Call `posterior(X)` or `paths(s)` before."
         )
         rule = self.rule
-        draw = rule.draw if own is None else partial(rule.draw_share, own)
         elements = data_sets(self)
         has_tiles = StationaryKernel.of(elements[0].kernel) is not None
         check_range(self.covar_module, self.train_inputs[0], takes_differences=has_tiles)
@@ -356,7 +354,8 @@ class FreshGP(SingleTaskGP):
         parts = []
         solutions = []
         for data, weights, stream in zip(elements, warm, self._streams(generator), strict=True):
-            paths, solution = draw(data, num_paths, stream, warm=weights, **options)
+            wanted = Draw(data, num_paths, stream, warm=weights, **options)
+            paths, solution = rule.draw(wanted) if own is None else rule.draw_share(wanted, own)
             parts.append(paths)
             solutions.append(solution)
         self.solution = _joined(solutions)

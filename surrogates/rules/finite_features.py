@@ -7,15 +7,12 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from surrogates.functions.draws import standard_normal
-from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
 from surrogates.rules.data_set import DataSet
-from surrogates.rules.rule import FiniteRank, Rule
+from surrogates.rules.rule import Draw, FiniteRank, Rule
 from surrogates.rules.weight_space import FeatureBasis, WeightPosterior, solve_weight_posterior
-from surrogates.solvers.solver import Callback
 
 
 @dataclass(frozen=True)
@@ -30,38 +27,28 @@ class FiniteFeatures(Rule):
     num_features: int
     seed: int
 
-    def draw(
-        self,
-        data: DataSet,
-        num_paths: int,
-        generator: torch.Generator,
-        *,
-        spanning: bool = False,
-        prior: PriorPaths | None = None,
-        warm: Tensor | None = None,
-        callback: Callback | None = None,
-    ) -> tuple[SamplePaths, None]:
-        """Return ``num_paths`` draws of the weights, or the F functions that have the posterior's
+    def draw(self, wanted: Draw) -> tuple[SamplePaths, None]:
+        """Return draws of the weights, or the F functions that have the posterior's
         covariance, one for every column of L⁻ᵀ; there is nothing to solve.
         """
-        if prior is not None:
+        if wanted.prior is not None:
             raise ValueError(
                 "`prior` must be None for a FiniteFeatureGP, whose paths are draws of the"
                 " posterior's weights."
             )
-        basis, law = self.solve(data)
+        basis, law = self.solve(wanted.data)
         F = self.num_features
         normals = (
             math.sqrt(F) * torch.eye(F, device="cpu").to(law.mean)
-            if spanning
-            else standard_normal((F, num_paths), law.mean, generator)
+            if wanted.spanning
+            else standard_normal((F, wanted.num_paths), law.mean, wanted.generator)
         )
         paths = SamplePaths(
             prior=None,
             data=basis,
-            weights=law.weights(normals).to(data.X),
-            mean_weights=law.mean.unsqueeze(1).to(data.X),
-            prior_mean=data.mean_module,
+            weights=law.weights(normals).to(wanted.data.X),
+            mean_weights=law.mean.unsqueeze(1).to(wanted.data.X),
+            prior_mean=wanted.data.mean_module,
         )
         return paths, None
 

@@ -5,7 +5,7 @@ system they solve and how it is conditioned on.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -87,6 +87,30 @@ class FiniteRank(Covariance):
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """What is to be drawn of a posterior.
+
+    Attributes:
+        data: what it is of.
+        num_paths: s.
+        generator: of all randomness.
+        spanning: the functions behind a posterior, whose covariance about the mean is its own as
+            far as so many can have it.
+        prior: the prior paths to condition; drawn if ``None``.
+        warm: (k, 1) weights of the first k points to start the mean from; ``None`` for zeros.
+        callback: of the solve.
+    """
+
+    data: DataSet
+    num_paths: int
+    generator: torch.Generator
+    spanning: bool = False
+    prior: PriorPaths | None = None
+    warm: Tensor | None = None
+    callback: Callback | None = None
+
+
 class Rule(ABC):
     """What carries the weights of a posterior; made of a model's present settings, and used at
     once.
@@ -101,40 +125,15 @@ class Rule(ABC):
     takes_start: ClassVar[bool] = False
 
     @abstractmethod
-    def draw(
-        self,
-        data: DataSet,
-        num_paths: int,
-        generator: torch.Generator,
-        *,
-        spanning: bool = False,
-        prior: PriorPaths | None = None,
-        warm: Tensor | None = None,
-        callback: Callback | None = None,
-    ) -> tuple[SamplePaths, Solution | None]:
-        """Return ``num_paths`` functions of the posterior of ``data``, and the account of the solve
-        if there was one.
+    def draw(self, wanted: Draw) -> tuple[SamplePaths, Solution | None]:
+        """Return functions of a posterior, and the account of the solve if there was one."""
 
-        Args:
-            spanning: draw the functions behind a posterior, whose covariance about the mean is its
-                own as far as so many can have it.
-            prior: the prior paths to condition; drawn if ``None``.
-            warm: (k, 1) weights of the first k points to start the mean from; ``None`` for zeros.
+    def draw_share(self, wanted: Draw, own: slice) -> tuple[SamplePaths, Solution | None]:
+        """Return the functions ``own`` of all, as ``draw`` does; called by all processes, each for
+        its share, with the same data and the generator in the same state. A rule that does not
+        share the work of drawing does it in every process.
         """
-
-    def draw_share(
-        self,
-        own: slice,
-        data: DataSet,
-        num_paths: int,
-        generator: torch.Generator,
-        **options: Any,
-    ) -> tuple[SamplePaths, Solution | None]:
-        """Return the functions ``own`` of ``num_paths``, as ``draw`` does; called by all processes,
-        each for its share, with the same data and the generator in the same state. A rule that does
-        not share the work of drawing does it in every process.
-        """
-        paths, solution = self.draw(data, num_paths, generator, **options)
+        paths, solution = self.draw(wanted)
         return paths.part(own), solution
 
     @abstractmethod

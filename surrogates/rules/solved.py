@@ -26,13 +26,13 @@ from surrogates.operators.expressions import kernel_values
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.rules.data_set import DataSet
 from surrogates.rules.limits import check_codes
-from surrogates.rules.rule import Covariance, CovarianceWith, Rule
+from surrogates.rules.rule import Covariance, CovarianceWith, Draw, Rule
 from surrogates.solvers.accuracy import PosteriorError
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.growing import extended
 from surrogates.solvers.run import Judge, Solution
-from surrogates.solvers.solver import Callback, Solver
+from surrogates.solvers.solver import Solver
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.processes import own_rows
 from surrogates.systems.shared import DistributedKernelSystem
@@ -88,22 +88,12 @@ class SolvedRule(Rule):
         """Return the solver given, or else the default."""
         return self.default_solver(num_centres) if self.solver is None else self.solver
 
-    def draw(
-        self,
-        data: DataSet,
-        num_paths: int,
-        generator: torch.Generator,
-        *,
-        spanning: bool = False,
-        prior: PriorPaths | None = None,
-        warm: Tensor | None = None,
-        callback: Callback | None = None,
-    ) -> tuple[SamplePaths, Solution | None]:
+    def draw(self, wanted: Draw) -> tuple[SamplePaths, Solution | None]:
         """Solve for v (first column) and the a of every path (the others) in one block: H v = y −
         μ(X), H a = f(X) + ε, with ε ~ N(0, Σ).
         """
-        if prior is None:
-            prior = draw_prior(data, num_paths, self.num_features, spanning, generator)
+        prior = prior_of(wanted, self.num_features)
+        data, num_paths, generator = wanted.data, wanted.num_paths, wanted.generator
         X = data.X
         _require_memory(X, num_paths)
         centres = self.centres(data)
@@ -122,11 +112,11 @@ class SolvedRule(Rule):
         )
         if precise:
             targets = targets.to(system.dtype)
-        initial = None if precise else _initial(system, residuals, warm, num_paths)
+        initial = None if precise else _initial(system, residuals, wanted)
         arguments = solve_arguments(system, targets, solver, self.judge)
         del targets, values, noise  # many columns: only one copy of them is kept
         solution = solver.solve(
-            system, **arguments, initial=initial, generator=generator, callback=callback
+            system, **arguments, initial=initial, generator=generator, callback=wanted.callback
         )
         del arguments
         mean_weights = solution.value[:, :1].clone()
@@ -159,49 +149,28 @@ class AllData(SolvedRule):
     def default_solver(self, num_centres: int) -> Solver:
         return default_solver(num_centres)
 
-    def draw_share(
-        self,
-        own: slice,
-        data: DataSet,
-        num_paths: int,
-        generator: torch.Generator,
-        **options: Any,
-    ) -> tuple[SamplePaths, Solution | None]:
+    def draw_share(self, wanted: Draw, own: slice) -> tuple[SamplePaths, Solution | None]:
         """Return the paths ``own``: iterative solvers share the rows of the data, and messages from
         each process to each make columns of the solution's rows; a direct solve is done by all.
         """
+        data, generator = wanted.data, wanted.generator
         solver = self.solver_for(len(data.X))
         if solver.needs_precision:
-            return super().draw_share(own, data, num_paths, generator, **options)
-        return self._draw_together(own, data, num_paths, generator, solver, **options)
-
-    def _draw_together(
-        self,
-        own: slice,
-        data: DataSet,
-        num_paths: int,
-        generator: torch.Generator,
-        solver: Solver,
-        *,
-        prior: PriorPaths | None = None,
-        warm: Tensor | None = None,
-        callback: Callback | None = None,
-    ) -> tuple[SamplePaths, Solution]:
-        if prior is None:
-            prior = draw_prior(data, num_paths, self.num_features, False, generator)
+            return super().draw_share(wanted, own)
+        prior = prior_of(wanted, self.num_features)
         rows = own_rows(len(data.X))
         X = data.X[rows]
-        _require_memory(X, num_paths)
+        _require_memory(X, wanted.num_paths)
         noise = data.noise[rows] if data.noise.ndim else data.noise
         system = DistributedKernelSystem(data.kernel, X, noise)
         misfit = data.y[rows] - data.mean_module(X)
-        initial = _initial(system, misfit.unsqueeze(1), warm, num_paths)
+        initial = _initial(system, misfit.unsqueeze(1), wanted)
         values = prior_values(prior, data.X, data.noise, rows).T
         targets = shared_targets(system, misfit, values, generator)
         arguments = solve_arguments(system, targets, solver)
         del targets, values
         solution = solver.solve(
-            system, **arguments, initial=initial, generator=generator, callback=callback
+            system, **arguments, initial=initial, generator=generator, callback=wanted.callback
         )
         del arguments
         mean_weights = system.rows.gather(solution.value[:, :1])
@@ -267,20 +236,19 @@ def shared_targets(
     )
 
 
-def _initial(
-    system: LinearSystem, misfit: Tensor, warm: Tensor | None, num_paths: int
-) -> Tensor | None:
+def _initial(system: LinearSystem, misfit: Tensor, wanted: Draw) -> Tensor | None:
     """Return the weights (n_r, 1 + s) that a solve starts from: zero but for the mean's, in the
-    first column, which go on from ``warm`` (k, 1); ``None`` where all are zero, as they are beyond
+    first column, which go on from ``wanted.warm``; ``None`` where all are zero, as they are beyond
     so many new points that their own block is a system to iterate on.
 
     Args:
         misfit: y − μ(X) of the data held here, (·, 1).
     """
+    warm = wanted.warm
     if warm is None or not 0 <= system.n - len(warm) <= DIRECT_SOLVE_UP_TO:
         return None
     start = extended(system, misfit, warm)
-    return torch.cat([start, start.new_zeros(len(start), num_paths)], dim=1)
+    return torch.cat([start, start.new_zeros(len(start), wanted.num_paths)], dim=1)
 
 
 def default_solver(n: int) -> Solver:
@@ -343,20 +311,21 @@ def _deviations(paths: SamplePaths, X: Tensor, dtype: torch.dtype) -> Tensor:
     return updates[:, 1:] - updates[:, :1] + values
 
 
-def draw_prior(
-    data: DataSet, num_paths: int, num_features: int, spanning: bool, generator: torch.Generator
-) -> PriorPaths:
-    """Return prior paths of the kernel of ``data`` by random features: by several draws of them, if
+def prior_of(wanted: Draw, num_features: int) -> PriorPaths:
+    """Return the prior paths given, or else some by random features: by several draws of them, if
     their covariance is that of a posterior.
     """
+    if wanted.prior is not None:
+        return wanted.prior
+    data, num_paths = wanted.data, wanted.num_paths
     check_codes(data.kernel, data.X)
     return PriorPaths.draw(
         data.kernel,
         data.X.shape[1],
         num_paths,
         num_features=num_features,
-        num_draws=math.ceil(num_paths / PATHS_PER_DRAW) if spanning else 1,
-        generator=generator,
+        num_draws=math.ceil(num_paths / PATHS_PER_DRAW) if wanted.spanning else 1,
+        generator=wanted.generator,
         like=data.X,
         points=data.X,
     )

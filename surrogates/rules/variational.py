@@ -25,16 +25,14 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.functions.draws import standard_normal
-from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.linalg import stable_cholesky
 from surrogates.operators.tiles import spans
 from surrogates.rules.data_set import DataSet
-from surrogates.rules.rule import FiniteRank, Rule
-from surrogates.rules.solved import draw_prior, settled
-from surrogates.solvers.solver import Callback
+from surrogates.rules.rule import Draw, FiniteRank, Rule
+from surrogates.rules.solved import prior_of, settled
 from surrogates.systems.inducing_system import InducingSystem
 from surrogates.systems.system import Targets
 
@@ -81,23 +79,14 @@ class Variational(Rule):
     memory_budget: int | None
     seed: int
 
-    def draw(
-        self,
-        data: DataSet,
-        num_paths: int,
-        generator: torch.Generator,
-        *,
-        spanning: bool = False,
-        prior: PriorPaths | None = None,
-        warm: Tensor | None = None,
-        callback: Callback | None = None,
-    ) -> tuple[SamplePaths, None]:
+    def draw(self, wanted: Draw) -> tuple[SamplePaths, None]:
         """Return paths of draws of v; there is nothing to solve."""
-        if prior is None:
-            prior = draw_prior(data, num_paths, self.num_features, spanning, generator)
+        data = wanted.data
+        prior = prior_of(wanted, self.num_features)
         L, c, R = self.posterior(data)
         Z = self.points.clone()  # a state dict is loaded into the model's
-        draws = c.unsqueeze(1) + R @ standard_normal((len(Z), num_paths), Z, generator).to(R)
+        normals = standard_normal((len(Z), wanted.num_paths), Z, wanted.generator)
+        draws = c.unsqueeze(1) + R @ normals.to(R)
         draws -= torch.linalg.solve_triangular(L, prior(Z).T.to(L), upper=False)
         paths = SamplePaths(
             prior=prior,

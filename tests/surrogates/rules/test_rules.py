@@ -1,7 +1,6 @@
 """A model is made of a rule: of its present settings, and of any that draws paths."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -20,8 +19,8 @@ from surrogates.operators.differentiable import KernelBasis
 from surrogates.rules.data_set import DataSet
 from surrogates.rules.finite_features import FiniteFeatures
 from surrogates.rules.inducing import InducingPoints
-from surrogates.rules.rule import FiniteRank, Rule
-from surrogates.rules.solved import AllData, draw_prior
+from surrogates.rules.rule import Draw, FiniteRank, Rule
+from surrogates.rules.solved import AllData, prior_of
 from surrogates.rules.variational import Variational
 from tests import problems
 
@@ -34,20 +33,11 @@ Z = problems.uniform(4, 2, seed=1)
 class Nothing(Rule):
     """A rule from outside: the data tell nothing, and the posterior is the prior."""
 
-    def draw(
-        self,
-        data: DataSet,
-        num_paths: int,
-        generator: torch.Generator,
-        *,
-        spanning: bool = False,
-        prior: Any = None,
-        warm: Any = None,
-        callback: Any = None,
-    ) -> tuple[SamplePaths, None]:
-        prior = draw_prior(data, num_paths, 64, spanning, generator) if prior is None else prior
-        weights = data.X.new_zeros(len(data.X), num_paths)
+    def draw(self, wanted: Draw) -> tuple[SamplePaths, None]:
+        data = wanted.data
+        weights = data.X.new_zeros(len(data.X), wanted.num_paths)
         basis = KernelBasis(data.kernel, data.X)
+        prior = prior_of(wanted, 64)
         return SamplePaths(prior, basis, weights, weights[:, :1], data.mean_module), None
 
     def covariance(self, data: DataSet, paths: SamplePaths) -> FiniteRank:
