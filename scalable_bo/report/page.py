@@ -79,7 +79,7 @@ def _head(snapshot: Snapshot) -> str:
     if goal is not None and goal.num_objectives > 1:
         way = goal.directions
     tiles = {
-        **_found(snapshot),
+        **found_so_far(snapshot),
         "values": f"{len(rows.observed):,}",
         "failed": f"{len(rows.reasons):,}",
         "pending": f"{len(rows) - rows.num_told:,}",
@@ -94,7 +94,7 @@ def _head(snapshot: Snapshot) -> str:
     )
 
 
-def _found(snapshot: Snapshot) -> dict[str, str]:
+def found_so_far(snapshot: Snapshot) -> dict[str, str]:
     """Return the best value in figures or, of several objectives, what there is of a front."""
     goal = snapshot.goal
     row = snapshot.shown_row
@@ -404,7 +404,7 @@ def _table(
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     head = f"<thead><tr>{cells('th', headings)}</tr></thead>"
-    place = 'class="scroll" tabindex="0" role="region" aria-label="Table"'
+    place = 'class="scroll" tabindex="0" role="group" aria-label="Table"'
     return f"<div {place}><table>{head}<tbody>{body}</tbody></table></div>"
 
 

@@ -73,7 +73,7 @@ def draw_lines(lines: Lines) -> str:
     keys = _keys({"the best": "orange", "the next": "blue", "others": "faint"})
     note = f'<p class="note">{escape(lines.note)}</p>' if lines.note else ""
     return (
-        f'{keys}<div class="scroll" tabindex="0" role="region" aria-label="Parallel coordinates">'
+        f'{keys}<div class="scroll" tabindex="0" role="group" aria-label="Parallel coordinates">'
         f'<div class="fit"><svg width="{LEAST_GAP * (count + 1) + 150 * turned}" height="0"></svg>'
         f'<svg class="plot lines{" turned" * turned}" role="img" aria-label="Rows across all axes">'
         f"{_stretched(drawn)}{axes}</svg></div></div>{note}"
@@ -95,7 +95,7 @@ def draw_shares(shares: Mapping[str, Mapping[str, float]], most: int) -> str:
     count = len(next(iter(shares.values())))
     note = f"The {most} of {count} parameters that matter most." if count > most else ""
     return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Importances"><table><thead><tr>'
+        '<div class="scroll" tabindex="0" role="group" aria-label="Importances"><table><thead><tr>'
         f'<th scope="col">parameter</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         + (f'<p class="note">{note}</p>' if note else "")
     )

@@ -18,6 +18,7 @@ import numpy as np
 from scalable_bo._packages import require
 from scalable_bo.modelling.training import FEWEST_VALUES
 from scalable_bo.report import views
+from scalable_bo.report.page import found_so_far
 from scalable_bo.report.snapshot import Snapshot, to_frame
 from scalable_bo.report.svg import ROOM_UP, draw, draw_shares, shorten, ticks
 from scalable_bo.serving.desk import Desk
@@ -171,6 +172,7 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
         "name": snapshot.name or "A study",
         "goal": f"{goal}, over {shorten(', '.join(snapshot.space.names), 120)}",
         "best": None if best is None else rows.values[best].item(),
+        "found": found_so_far(snapshot),
         "best_params": None if best is None else _params_of(snapshot, best),
         "num_observations": len(rows.observed),
         "num_failed": len(rows.reasons),

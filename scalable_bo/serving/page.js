@@ -5,7 +5,7 @@
 const SECONDS_BETWEEN_LOOKS = 3;
 const SECONDS_BETWEEN_MODELS = 15;
 const ROWS_A_PAGE = 25;
-const LONGEST_WORD = 12; // characters that stay in a line
+const LONGEST_WORD = 19; // characters that stay in a line: a date with its time
 const SVG = "http://www.w3.org/2000/svg";
 const find = (selector) => document.querySelector(selector);
 
@@ -72,7 +72,9 @@ async function look() {
     document.title = live.name;
     find("#name").textContent = live.name;
     find("#goal").textContent = live.goal;
-    find("#best").textContent = number(live.best);
+    const [first, ...rest] = document.querySelectorAll(".finding");
+    rest.forEach((tile) => tile.remove());
+    first.replaceWith(...Object.entries(live.found).map(tile));
     find("#best-params").textContent = live.best_params ? `Best at ${live.best_params}` : "";
     find("#values").textContent = number(live.num_observations);
     find("#failed").textContent = number(live.num_failed);
@@ -296,6 +298,13 @@ async function lookAtRows() {
   }
 }
 
+function tile([name, value]) {
+  const made = element("div");
+  made.className = "finding";
+  made.append(element("dt", name), element("dd", value));
+  return made;
+}
+
 function showRows(found) {
   const head = find("#rows thead");
   const names = JSON.stringify(found.columns);
@@ -319,7 +328,7 @@ function showRows(found) {
 
 function kind(cell) {
   if (typeof cell === "number") return "number";
-  return String(cell).length > LONGEST_WORD ? "long" : "";
+  return String(cell).length > LONGEST_WORD ? "long" : "word";
 }
 
 function sortable(name) {

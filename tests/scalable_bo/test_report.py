@@ -194,6 +194,14 @@ def hostile() -> Snapshot:
     )
 
 
+def test_a_table_that_scrolls_is_named_and_no_landmark() -> None:
+    page_of_all = page.render(hostile())
+    scrolling = re.findall(r'<div class="scroll"[^>]*>', page_of_all)
+    assert scrolling
+    for opening in scrolling:  # or a reader would hear of so many regions of one name
+        assert re.search('tabindex="0" role="group" aria-label="[A-Z][a-z ]+"', opening)
+
+
 def score(params: dict[str, Any]) -> float:
     return (params["kind"] == "b") - (params["x"] - 1) ** 2 - math.log10(params["n"] / 10) ** 2
 

@@ -67,6 +67,7 @@ def test_the_numbers_and_the_workers_are_there(view: LiveView, desk: Desk) -> No
     assert (shown["num_observations"], shown["num_failed"], shown["num_asks"]) == (11, 1, 3)
     assert (shown["num_leased"], shown["num_workers"]) == (1, 1)
     assert shown["best"] == desk.study.best_value
+    assert shown["found"] == {"best value": f"{desk.study.best_value:.6g}"}
     ((count, first, reason),) = shown["failures"]
     assert (count, first, reason) == (1, 8, HOSTILE)
     (worker,) = shown["workers"]
@@ -111,6 +112,11 @@ def test_several_objectives_have_a_front_and_limits_are_kept() -> None:
     view = LiveView(desk)
     shown = view.live()
     assert "hypervolume so far" in shown["history"] and "on the front" in shown["front"]
+    result = study.result
+    assert shown["found"] == {
+        "on the front": str(len(result.front)),
+        "hypervolume": f"{result.hypervolume:.4g}",
+    }
     assert shown["best"] is None and "minimize cost, maximize gain" in shown["goal"]
     assert {"cost", "gain", "front"} <= set(view.rows("", "", False, 0, 10)["columns"])
     assert "importances" in view.model()

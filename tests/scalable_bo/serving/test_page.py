@@ -56,6 +56,8 @@ def test_it_shows_what_there_is_without_a_complaint(page: Browser, server: Serve
     assert texts(page, "#running tbody .worker") == ["worker-1"]
     hidden = page.run("return [...document.querySelectorAll('section[hidden]')].map((e) => e.id)")
     assert hidden == ["front"]
+    assert texts(page, ".finding dt") == ["best value"]
+    assert texts(page, ".finding dd") == [f"{server.desk.study.best_value:.6g}"]
     assert page.console() == []
 
 
@@ -67,13 +69,14 @@ def test_texts_of_the_study_are_texts(page: Browser) -> None:
 
 
 def test_a_word_of_a_row_stays_in_a_line_beside_long_texts(page: Browser) -> None:
-    lines = page.run(
+    script = (
         "const cells = [...document.querySelectorAll('#rows tbody td')];"
-        " return cells.filter((cell) => cell.textContent === 'observed').map((cell) => {"
+        " return cells.filter((cell) => cell.textContent.match(arguments[0])).map((cell) => {"
         " const range = document.createRange(); range.selectNodeContents(cell);"
         " return range.getClientRects().length; })"
     )
-    assert lines == [1] * 11
+    assert page.run(script, "^observed$") == [1] * 11
+    assert set(page.run(script, r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")) == {1}  # when it was told
 
 
 def test_a_script_in_the_page_would_not_run(page: Browser) -> None:
