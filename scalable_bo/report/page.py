@@ -28,6 +28,7 @@ from surrogates.atomic import write_atomically
 NUM_BEST_ROWS = 15
 NUM_REASONS = 20
 NUM_CHOICES = 15
+SCROLLING = 'class="scroll" tabindex="0" role="group" aria-label="Table"'  # by keys, too
 LONGEST_NAME = 60  # characters of a study's name
 LONGEST = 400  # characters of a text that comes from outside
 # The settings that say how the surrogate is computed
@@ -384,7 +385,7 @@ def _pairs(texts: Mapping[str, str]) -> str:
         f'<td class="long">{escape(shorten(text, LONGEST))}</td></tr>'
         for name, text in texts.items()
     )
-    return f'<div class="scroll"><table><tbody>{lines}</tbody></table></div>'
+    return f"<div {SCROLLING}><table><tbody>{lines}</tbody></table></div>"
 
 
 def _table(
@@ -404,8 +405,7 @@ def _table(
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     head = f"<thead><tr>{cells('th', headings)}</tr></thead>"
-    place = 'class="scroll" tabindex="0" role="group" aria-label="Table"'
-    return f"<div {place}><table>{head}<tbody>{body}</tbody></table></div>"
+    return f"<div {SCROLLING}><table>{head}<tbody>{body}</tbody></table></div>"
 
 
 def _section(title: str, content: str, note: str = "") -> str:
