@@ -487,8 +487,8 @@ class _AdvisoryLock:
         self._connection.execute(sa.select(sa.func.pg_advisory_unlock(self._key)))
 
     def close(self) -> None:
-        """Let others hold the lock."""
-        with self._connection:
+        """Let others hold the lock; a connection that was lost does not hold it any more."""
+        with suppress(DBAPIError), self._connection:
             self._connection.execute(sa.select(sa.func.pg_advisory_unlock_all()))
 
 

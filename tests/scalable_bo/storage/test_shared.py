@@ -259,6 +259,19 @@ def test_an_ask_of_more_than_is_left_says_so_and_a_process_that_is_killed_holds_
         assert len(study.ask(7).ids) == 7
 
 
+def test_a_connection_that_is_lost_takes_its_lock_with_it_and_nothing_else(server: str) -> None:
+    with Study(SPACE, maximize=True, storage=server, name="lost", num_initial=100) as study:
+        with study.optimizing(3):
+            engine = sa.create_engine(server)
+            lost = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
+            with engine.begin() as connection:
+                assert connection.execute(sa.text(lost)).all() == [(True,)]
+            engine.dispose()
+            assert study.ask(2).ids == [0, 1]
+        study.optimize(value, rounds=1, batch=3, progress=False)
+        assert study.num_observations == 5  # two of those of before, three of its own budget
+
+
 def hold_a_budget(url: str, name: str, started: Any) -> None:
     study = Study(SPACE, maximize=True, storage=url, name=name)
     with study.optimizing(1):
