@@ -54,7 +54,9 @@ def timed(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
     return statistics.median(seconds[1:])
 
 
-def products(sizes: list[int], device: torch.device, repeats: int) -> Iterator[dict[str, Any]]:
+def matrix_products(
+    sizes: list[int], device: torch.device, repeats: int
+) -> Iterator[dict[str, Any]]:
     for n in sizes:
         generator = torch.Generator().manual_seed(n)
         A, B = (torch.randn(n, n, generator=generator).to(device).double() for _ in range(2))
@@ -150,7 +152,7 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     parts = {
         "copies": copies(arguments.bytes, device, arguments.repeats),
-        "products": products(arguments.sizes, device, arguments.repeats),
+        "products": matrix_products(arguments.sizes, device, arguments.repeats),
         "factorisations": factorisations(arguments.sizes, device, arguments.repeats),
         "kernels": kernels(arguments, device),
     }

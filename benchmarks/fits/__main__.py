@@ -52,8 +52,8 @@ class FitsCommand(Benchmark):
     data_dir: Path | None = None
 
     def plan(self) -> BenchmarkPlan:
+        from benchmarks.fits.fit_tables import HYPERPARAMETERS
         from benchmarks.fits.presets import FIT_PRESETS
-        from benchmarks.fits.table import HYPERPARAMETERS
         from surrogates import checks
 
         cells = FIT_PRESETS[checks.one_of("preset", self.preset, FIT_PRESETS)].cells(

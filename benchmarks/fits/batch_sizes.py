@@ -23,7 +23,7 @@ from gpytorch.kernels import RBFKernel
 from gpytorch.means import ZeroMean
 from torch import Tensor, nn
 
-from benchmarks.fits.cell import FitCell
+from benchmarks.fits.fit_cell import FitCell
 from benchmarks.fits.scores import FIRST_NOISE
 from scalable_bo.experiments.cells import Status
 from scalable_bo.experiments.models import zero_mean_model

@@ -20,10 +20,10 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, RQKernel, ScaleKer
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
-from benchmarks.fits.cell import FitCell
+from benchmarks.fits.fit_cell import FitCell
 from scalable_bo.experiments.cells import Status
 from scalable_bo.experiments.records import Record
-from scalable_bo.experiments.regression.cell import negative_log_likelihood
+from scalable_bo.experiments.regression.regression_cell import negative_log_likelihood
 from surrogates import (
     Cholesky,
     PathwiseGP,

@@ -18,7 +18,7 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
-from benchmarks.fits.cell import FitCell, FitMethod
+from benchmarks.fits.fit_cell import FitCell, FitMethod
 from benchmarks.fits.sgpr import fit_sgpr
 from scalable_bo.experiments.cells import Status
 from scalable_bo.experiments.models import zero_mean_model
@@ -78,7 +78,9 @@ class RecoveryCell(FitCell):
     def measure(self, on_status: Status) -> dict[str, Any]:
         estimates = []
         for seed in self.seeds:
-            model = (finite_model if self.method in OF_FEATURES else rbf_model)(self, seed)
+            model = (drawn_from_features if self.method in OF_FEATURES else drawn_from_rbf)(
+                self, seed
+            )
             generator = torch.Generator().manual_seed(seed)
             method = RECOVERY_METHODS[self.method]
             _, seconds = self.learn(method, model, generator, on_status)
@@ -100,7 +102,7 @@ class RecoveryCell(FitCell):
         return super().describe(means)
 
 
-def rbf_model(cell: RecoveryCell, seed: int) -> PathwiseGP:
+def drawn_from_rbf(cell: RecoveryCell, seed: int) -> PathwiseGP:
     """Return a model, at the cell's start, of a draw from the RBF kernel;
     the lengthscale is known.
     """
@@ -119,7 +121,7 @@ def rbf_model(cell: RecoveryCell, seed: int) -> PathwiseGP:
     )
 
 
-def finite_model(cell: RecoveryCell, seed: int) -> FiniteFeatureGP:
+def drawn_from_features(cell: RecoveryCell, seed: int) -> FiniteFeatureGP:
     """Return a model, at the cell's start, of a draw from the kernel of 128 orthogonal random
     features, which are known.
     """

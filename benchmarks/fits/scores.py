@@ -21,14 +21,14 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
-from benchmarks.fits.cell import FitCell, FitMethod
+from benchmarks.fits.fit_cell import FitCell, FitMethod
 from benchmarks.fits.sgpr import SGPR, fit_sgpr
 from benchmarks.fits.simulators import SIMULATORS
 from scalable_bo.experiments.cells import Status
 from scalable_bo.experiments.models import zero_mean_model
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
-from scalable_bo.experiments.regression.cell import negative_log_likelihood
 from scalable_bo.experiments.regression.data import RegressionData, load_table, split_table
+from scalable_bo.experiments.regression.regression_cell import negative_log_likelihood
 from surrogates import (
     FiniteFeatureGP,
     FourierFeatures,

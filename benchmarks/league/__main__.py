@@ -60,9 +60,9 @@ class LeagueCommand(Benchmark):
     out: Path = Path("results/optimisers")
 
     def plan(self) -> BenchmarkPlan:
+        from benchmarks.league.league_tables import LEAGUE
         from benchmarks.league.registry import missing_packages
         from benchmarks.league.subsets import plan_league
-        from benchmarks.league.table import LEAGUE
         from benchmarks.league.tasks import missing_package
 
         cells = plan_league(
@@ -90,8 +90,8 @@ class LeagueCommand(Benchmark):
 
 def print_standings(records: list[Record]) -> None:
     """Print how the optimisers of each division did."""
+    from benchmarks.league.league_tables import standing_row
     from benchmarks.league.standings import divisions, standings
-    from benchmarks.league.table import standing_row
 
     numbers = (
         *("rank", "prob-\nlems", "≤ 1.2\n× best", "< 1/3\nof it", "behind\nSobol"),
@@ -104,7 +104,7 @@ def print_standings(records: list[Record]) -> None:
 
 def draw_complete(records: list[Record], path: Path) -> None:
     """Draw the complete runs, if there are some to compare."""
-    from benchmarks.league.plots import plot_optimisers
+    from benchmarks.league.figure_of_league import plot_optimisers
     from benchmarks.league.standings import divisions
 
     whole = [record for record in records if record["complete"]]

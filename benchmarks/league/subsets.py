@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from benchmarks.league.cell import OptimiserCell
+from benchmarks.league.league_cell import OptimiserCell
 from benchmarks.league.tuning import TUNING_TASKS
 from scalable_bo.experiments.cells import Grid
 from surrogates import checks

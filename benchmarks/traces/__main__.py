@@ -58,10 +58,10 @@ class TracesCommand(Benchmark):
     def plan(self) -> BenchmarkPlan:
         names = read_names(self.solver, "solver")
 
-        from benchmarks.traces.cell import THOMPSON, TraceCell
-        from benchmarks.traces.plots import plot_solvers
+        from benchmarks.traces.figure_of_traces import plot_solvers
+        from benchmarks.traces.trace_cell import THOMPSON, TraceCell
         from scalable_bo.cli.summaries import printing
-        from scalable_bo.experiments.shared import check_methods
+        from scalable_bo.experiments.torchrun import check_methods
 
         if self.problem not in (None, THOMPSON):
             raise ValueError(

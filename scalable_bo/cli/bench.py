@@ -73,10 +73,10 @@ class ThompsonCommand(Benchmark):
     def plan(self) -> BenchmarkPlan:
         from scalable_bo.cli.summaries import print_thompson
         from scalable_bo.experiments.cells import Grid
+        from scalable_bo.experiments.markdown_tables import THOMPSON
         from scalable_bo.experiments.plots import plot_thompson
         from scalable_bo.experiments.presets import VARIATIONS, find_preset, vary
-        from scalable_bo.experiments.tables import THOMPSON
-        from scalable_bo.experiments.thompson.cell import ThompsonCell, check_settings
+        from scalable_bo.experiments.thompson.thompson_cell import ThompsonCell, check_settings
         from surrogates.systems.processes import shares
 
         variations = {name: getattr(self, name) for name in VARIATIONS}
@@ -154,10 +154,10 @@ class RegressionCommand(Benchmark):
 
         from scalable_bo.cli.summaries import printing
         from scalable_bo.experiments.cells import Grid
-        from scalable_bo.experiments.regression.cell import RegressionCell
+        from scalable_bo.experiments.markdown_tables import REGRESSION
         from scalable_bo.experiments.regression.methods import Budget
-        from scalable_bo.experiments.shared import check_methods
-        from scalable_bo.experiments.tables import REGRESSION
+        from scalable_bo.experiments.regression.regression_cell import RegressionCell
+        from scalable_bo.experiments.torchrun import check_methods
 
         budget = Budget(**arguments_for(self, Budget))
         settings = arguments_for(self, RegressionCell) | {"budget": budget}
@@ -175,7 +175,7 @@ def table(
 ) -> None:
     """Write regression.md again, the table of the regression records in a folder."""
     with bad_input():
-        from scalable_bo.experiments.tables import REGRESSION, write_table
+        from scalable_bo.experiments.markdown_tables import REGRESSION, write_markdown
 
         check_folder(out)
-    typer.echo(f"Wrote {write_table(out, REGRESSION)}")
+    typer.echo(f"Wrote {write_markdown(out, REGRESSION)}")

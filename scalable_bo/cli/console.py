@@ -175,7 +175,7 @@ def under_torchrun(run: Callable[[Options], None]) -> Callable[[Options], None]:
         if not in_several_processes():
             run(command)
             return
-        from scalable_bo.experiments.shared import one_voice
+        from scalable_bo.experiments.torchrun import one_voice
 
         with one_voice() as own:
             run(replace(command, **own))

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from scalable_bo.experiments.cells import Cell
+    from scalable_bo.experiments.markdown_tables import TableKind
     from scalable_bo.experiments.records import Record
-    from scalable_bo.experiments.tables import TableKind
 
 
 class BenchmarkPlan(NamedTuple):
@@ -112,7 +112,7 @@ def run_and_show(plan: BenchmarkPlan, out: Path, *, rerun: bool) -> list[Record]
     """
     from scalable_bo.evaluation.progress import RoundProgress
     from scalable_bo.experiments.cells import run_cells
-    from scalable_bo.experiments.tables import write_table
+    from scalable_bo.experiments.markdown_tables import write_markdown
 
     found: dict[str, Record] = {}
     steps: dict[str, int] = {}
@@ -137,7 +137,7 @@ def run_and_show(plan: BenchmarkPlan, out: Path, *, rerun: bool) -> list[Record]
             raise
         finally:
             if plan.table is not None and can_write:
-                table = write_table(out, plan.table)
+                table = write_markdown(out, plan.table)
                 and_table = "" if plan.table.unfinished else f" and {table.name}"
             if plan.draw is not None and found and can_write:
                 plan.draw(list(found.values()), out / plan.picture)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 
-from scalable_bo.experiments import shared
+from scalable_bo.experiments import torchrun
 from scalable_bo.experiments.records import (
     Record,
     describe_environment,
@@ -199,13 +199,13 @@ def run_cells(
     loaded: tuple[Any, Any] | None = None
     for cell in cells:
         path, state = files(cell, folder)
-        found = shared.of_first(None if rerun else finished_record(path, cell.settings()))
+        found = torchrun.of_first(None if rerun else finished_record(path, cell.settings()))
         if rerun or found is not None:
             remove_state(state)
         if found is not None:
             yield Step(cell, found, kept=True)
             continue
-        shared.copy_of_first(state)
+        torchrun.copy_of_first(state)
         if loaded is None or loaded[0] != (type(cell), cell.source):
             loaded = ((type(cell), cell.source), cell.load(on_status))
         for record in records(cell, loaded[1], on_status=on_status, state=state):
@@ -244,7 +244,7 @@ def records(
     head = {
         "experiment": cell.experiment,
         "settings": cell.settings(),
-        "environment": environment | {"processes": shared.num_processes()},
+        "environment": environment | {"processes": torchrun.num_processes()},
     }
     for own in cell.run(data, on_status, state):
         yield head | own

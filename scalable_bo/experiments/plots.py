@@ -13,7 +13,7 @@ from typing import Any
 from scalable_bo._packages import require
 from scalable_bo.experiments.formats import exact, mean_and_error
 from scalable_bo.experiments.records import Record
-from scalable_bo.experiments.thompson.table import comparable, name_of
+from scalable_bo.experiments.thompson.table import comparable, solver_and_progress
 from surrogates.atomic import replacing
 
 require("matplotlib", extra="bench", user="`scalable-bo bench`")
@@ -119,7 +119,7 @@ def plot_thompson(records: Sequence[Record], path: Path) -> None:
         left, right = [], []
         for solver, runs in here.items():
             style = {"color": colour_of(solvers.index(solver)), "marker": "o"}
-            label = f"{name_of(runs)} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"
+            label = f"{solver_and_progress(runs)} ({len(runs)} seed{'s' if len(runs) > 1 else ''})"
             values = [[run["initial"], *run["rounds"]] for run in runs]
             left.append(_line(range(len(values[0])), values, style | {"label": label}))
             right.append(_line(_mean_seconds(runs), values, style))

@@ -158,7 +158,7 @@ def check_data_set(name: str, split: int, data_dir: Path | None = None) -> None:
     load_hyperparameters(name, split, data_dir)
 
 
-def read_table(path: Path, target: str) -> np.ndarray[Any, Any]:
+def read_numbers(path: Path, target: str) -> np.ndarray[Any, Any]:
     """Read a table of numbers and return it with the target as its last column, (rows, d + 1),
     float64.
 

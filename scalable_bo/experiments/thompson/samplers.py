@@ -19,8 +19,8 @@ from scalable_bo.experiments.models import coordinate_kernel, fixed_model
 from scalable_bo.experiments.presets import ThompsonPreset
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import Record
-from scalable_bo.experiments.shared import num_processes
 from scalable_bo.experiments.solvers import from_outside, solver_for
+from scalable_bo.experiments.torchrun import num_processes
 from surrogates import Checkpoint, PathwiseGP, PriorPaths, Solver, UnsolvedWarning, checks, memory
 from surrogates.models.variational_gp import VariationalGP
 from surrogates.solvers.registry import SOLVERS

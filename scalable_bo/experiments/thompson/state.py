@@ -67,7 +67,7 @@ def load_state(path: Path) -> RunState | None:
         return None
 
 
-def require_same_settings(name: str, found: dict[str, Any], settings: dict[str, Any]) -> None:
+def require_settings_of_run(name: str, found: dict[str, Any], settings: dict[str, Any]) -> None:
     """Require that the record ``found`` of the run ``name`` was made with these settings.
 
     Raises:

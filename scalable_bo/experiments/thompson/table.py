@@ -69,7 +69,7 @@ def _alike(runs: list[Record]) -> list[Record]:
     ]
 
 
-def name_of(runs: Sequence[Record]) -> str:
+def solver_and_progress(runs: Sequence[Record]) -> str:
     """Return the solver of comparable runs, and how far these are where they are not complete."""
     settings = runs[0]["settings"]
     done, planned = len(runs[0]["rounds"]), settings["preset"]["num_rounds"]
@@ -89,7 +89,7 @@ def _summary(lengthscale: float, runs: list[Record]) -> Summary:
     residuals = [entry["residual"] for entry in rounds if entry["residual"] is not None]
     improvement = [100 * (b - r) / abs(r) for b, r in zip(best, random, strict=True)]
     return Summary(
-        name=name_of(runs),
+        name=solver_and_progress(runs),
         lengthscale=lengthscale,
         num_seeds=len(runs),
         best_noiseless=mean_and_error(best),

@@ -15,14 +15,14 @@ import torch
 
 from benchmarks.fits import batch_sizes, recovery, scores
 from benchmarks.fits.batch_sizes import BatchSizeCell
-from benchmarks.fits.cell import FitCell
+from benchmarks.fits.fit_cell import FitCell
+from benchmarks.fits.fit_tables import HYPERPARAMETERS
 from benchmarks.fits.grid import GridCell
 from benchmarks.fits.presets import FIT_PRESETS
 from benchmarks.fits.recovery import RecoveryCell
 from benchmarks.fits.scores import ScoreCell
-from benchmarks.fits.table import HYPERPARAMETERS
 from scalable_bo.experiments.cells import run_cells, silent
-from scalable_bo.experiments.tables import write_table
+from scalable_bo.experiments.markdown_tables import write_markdown
 from surrogates import PathwiseGP
 from tests.toy_regression import toy_table
 
@@ -35,9 +35,9 @@ def test_every_method_moves_towards_the_truth(method: str) -> None:
         method=method, start=(5.0, 3.0), seeds=(1,), n=150, batch_size=50, num_steps=60
     )
     (estimate,) = cell.measure(silent)["estimates"]
-    model = (recovery.finite_model if method in recovery.OF_FEATURES else recovery.rbf_model)(
-        cell, 1
-    )
+    model = (
+        recovery.drawn_from_features if method in recovery.OF_FEATURES else recovery.drawn_from_rbf
+    )(cell, 1)
     assert estimate["noise"] < 2.0
     assert estimate["nll"] < recovery.negative_log_likelihood(model) / cell.n - 0.05
 
@@ -51,7 +51,7 @@ def test_minimax_has_the_penalty_of_its_name() -> None:
     assert len(set(found)) == 5 and all(math.isfinite(value) for value in found)
 
 
-@pytest.mark.parametrize("make", [recovery.rbf_model, recovery.finite_model])
+@pytest.mark.parametrize("make", [recovery.drawn_from_rbf, recovery.drawn_from_features])
 def test_the_likelihood_of_a_recovery_is_that_of_a_dense_gaussian(make: Any) -> None:
     model: PathwiseGP = make(RecoveryCell(method="exact", start=(2.5, 0.7), n=40), 3)
     X = model.train_inputs[0]
@@ -67,7 +67,7 @@ def test_the_likelihood_of_a_recovery_is_that_of_a_dense_gaussian(make: Any) -> 
 
 def test_recovery_data_have_the_true_variance() -> None:
     cell = RecoveryCell(method="exact", n=800)
-    for make in (recovery.rbf_model, recovery.finite_model):
+    for make in (recovery.drawn_from_rbf, recovery.drawn_from_features):
         squares = [make(cell, seed).train_targets.square().mean() for seed in range(8)]
         # 4 + 1; about 60 independent values a seed
         assert torch.stack(squares).mean().item() == pytest.approx(5.0, rel=0.15)
@@ -183,7 +183,7 @@ def test_records_are_plain_json_with_settings_and_environment_and_make_tables(
         stored = json.loads((tmp_path / f"{cell.name}.json").read_text())
         assert stored["settings"] == json.loads(json.dumps(cell.settings()))
         assert {"commit", "versions", "device", "date"} <= set(stored["environment"])
-    text = write_table(tmp_path, HYPERPARAMETERS).read_text()
+    text = write_markdown(tmp_path, HYPERPARAMETERS).read_text()
     for title in ("Recovery of", "Simulated and real data", "Known functions and noise"):
         assert f"## {title}" in text
     assert "| otl | 1200000 | *sgGP (nn) (Chen et al. 2022)* | – | 0.401 | – | 2006 | – |" in text
@@ -197,7 +197,7 @@ def test_several_seeds_are_one_row_of_the_table(tmp_path: Path) -> None:
     error = np.std(values, ddof=1) / math.sqrt(2)
     assert (
         f"| {np.mean(values):.3f} ± {error:.3f} (2) |"
-        in write_table(tmp_path, HYPERPARAMETERS).read_text()
+        in write_markdown(tmp_path, HYPERPARAMETERS).read_text()
     )
 
 
@@ -261,4 +261,4 @@ def test_the_records_of_the_repository_make_its_table(tmp_path: Path) -> None:
     folder = Path(__file__).parents[3] / "benchmarks" / "results" / "hyperparameters"
     shutil.copytree(folder, tmp_path / "copy")
     expected = (folder / "hyperparameters.md").read_text()
-    assert write_table(tmp_path / "copy", HYPERPARAMETERS).read_text() == expected
+    assert write_markdown(tmp_path / "copy", HYPERPARAMETERS).read_text() == expected

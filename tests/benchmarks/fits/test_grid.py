@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from benchmarks.fits import grid
+from benchmarks.fits.fit_tables import fits_table
 from benchmarks.fits.grid import GridCell
 from benchmarks.fits.presets import FIT_PRESETS
-from benchmarks.fits.table import fits_table
 from scalable_bo.experiments.cells import run_cells, silent
 
 CELL = GridCell(data="sine", n=40, d=2, ratio=10.0, kernel="matern12", method="fit")

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.league import cell as module
-from benchmarks.league import plots
+from benchmarks.league import figure_of_league as plots
+from benchmarks.league import league_cell as module
 from benchmarks.league.base import Optimiser, SobolSearch
-from benchmarks.league.cell import OptimiserCell
-from benchmarks.league.plots import optimiser_colours, plot_optimisers
+from benchmarks.league.figure_of_league import optimiser_colours, plot_optimisers
+from benchmarks.league.league_cell import OptimiserCell
+from benchmarks.league.league_tables import LEAGUE, league_table
 from benchmarks.league.registry import OPTIMISERS
 from benchmarks.league.standings import (
     divisions,
@@ -21,9 +22,8 @@ from benchmarks.league.standings import (
     standings,
 )
 from benchmarks.league.subsets import SUBSETS, plan_league
-from benchmarks.league.table import LEAGUE, league_table
 from scalable_bo.experiments.cells import run_cell, run_cells
-from scalable_bo.experiments.tables import write_table
+from scalable_bo.experiments.markdown_tables import write_markdown
 
 
 def record(
@@ -101,7 +101,7 @@ def test_an_optimiser_that_fails_does_not_stop_the_league(
     assert "failed, RuntimeError" in failed.cell.describe(failed.record)
     assert whole.record["complete"]
     assert [step.kept for step in run_cells(cells, tmp_path)] == [False, True]
-    assert "| sobol |" in write_table(tmp_path, LEAGUE).read_text()
+    assert "| sobol |" in write_markdown(tmp_path, LEAGUE).read_text()
 
 
 @pytest.mark.parametrize(

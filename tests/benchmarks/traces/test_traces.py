@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.traces.cell import (
+from benchmarks.traces.figure_of_traces import plot_solvers
+from benchmarks.traces.trace_cell import (
     EXACT_UP_TO,
     THOMPSON,
     TraceCell,
     load_system,
     solve_exactly,
 )
-from benchmarks.traces.plots import plot_solvers
 from scalable_bo.experiments.cells import run_cell
 
 SMALL = TraceCell("cg", THOMPSON, n=150, noise=1e-2, epochs=30.0, points=4, dtype="float64")

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from scalable_bo.experiments.regression import data as regression_data
-from scalable_bo.experiments.regression.cell import RegressionCell
 from scalable_bo.experiments.regression.data import (
     find_data_dir,
     load_hyperparameters,
     load_regression_data,
-    read_table,
+    read_numbers,
     split_table,
 )
+from scalable_bo.experiments.regression.regression_cell import RegressionCell
 from tests.toy_regression import LENGTHSCALE, NOISE_STD, SIGNAL_STD, write
 
 
@@ -124,13 +124,13 @@ def test_a_table_is_read_with_its_target_last(tmp_path: Path, ending: str) -> No
     path = tmp_path / f"homes.{ending}"
     frame().to_parquet(path) if ending == "parquet" else frame().to_csv(path, index=False)
     expected = frame()[["rooms", "area", "garden", "price"]].to_numpy(dtype=float)
-    np.testing.assert_allclose(read_table(path, "price"), expected)
+    np.testing.assert_allclose(read_numbers(path, "price"), expected)
 
 
 def test_nullable_integers_without_missing_values_are_numbers(tmp_path: Path) -> None:
     path = tmp_path / "homes.parquet"
     frame().astype({"rooms": "Int64"}).to_parquet(path)
-    assert read_table(path, "price").shape == (20, 4)
+    assert read_numbers(path, "price").shape == (20, 4)
 
 
 def test_a_table_s_splits_are_disjoint_parts_that_the_split_alone_decides() -> None:
@@ -192,7 +192,7 @@ def test_what_is_wrong_with_a_table_is_named(
     table = change(frame())  # type: ignore[operator]
     table.to_parquet(path) if ending == "parquet" else table.to_csv(path, index=False)
     with pytest.raises(ValueError, match=message):
-        read_table(path, target)
+        read_numbers(path, target)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
@@ -200,11 +200,11 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, ending: str) -> None
     path = tmp_path / f"homes.{ending}"
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="`data`: .*homes.* cannot be read as a table"):
-        read_table(path, "price")
+        read_numbers(path, "price")
     with pytest.raises(
         ValueError, match=f"`data` must be a Parquet or CSV file, and .*none.{ending} is not there"
     ):
-        read_table(tmp_path / f"none.{ending}", "price")
+        read_numbers(tmp_path / f"none.{ending}", "price")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from benchmarks.league.standings import Division, Standing, divisions, standings
 from scalable_bo.experiments.formats import markdown
+from scalable_bo.experiments.markdown_tables import TableKind
 from scalable_bo.experiments.records import Record
-from scalable_bo.experiments.tables import TableKind
 
 HEADINGS = (
     *("optimiser", "mean rank", "problems", "at most 1.2 × the best peer", "below a third of it"),

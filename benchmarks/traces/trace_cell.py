@@ -26,7 +26,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from scalable_bo.experiments import shared
+from scalable_bo.experiments import torchrun
 from scalable_bo.experiments.cells import Cell, Status
 from scalable_bo.experiments.formats import exact
 from scalable_bo.experiments.models import matern_kernel
@@ -68,7 +68,7 @@ _NUM_TEST = 1000
 
 
 @dataclass(frozen=True)
-class Exact:
+class ExactWeights:
     """The exact weights w* (n, 1) and the mean that they give at the test points (m, 1),
     float64.
     """
@@ -91,7 +91,7 @@ class System:
     test_y: Tensor
     kernel: Kernel
     noise: float
-    exact: Exact | None = None
+    exact: ExactWeights | None = None
 
     def kernel_like(self, X: Tensor) -> Kernel:
         """Return a copy of the kernel with the dtype and device of X."""
@@ -246,7 +246,7 @@ class TraceCell(Cell[System]):
         def solve(budget: float) -> Solution:
             solver = _solver(self, n, budget)
             generator = torch.Generator().manual_seed(self.seed)
-            return shared.solve(kernel, X, y, data.noise, solver, generator=generator)
+            return torchrun.solve(kernel, X, y, data.noise, solver, generator=generator)
 
         on_status(f"{self.solver}: warming up")
         # Kernels may be compiled at their first use, which no checkpoint shall pay for
@@ -271,12 +271,12 @@ def load_system(cell: TraceCell) -> System:
     return System(data.train_X, data.train_y, data.test_X, data.test_y, kernel, noise)
 
 
-def solve_exactly(system: System, device: str = "cpu") -> Exact:
+def solve_exactly(system: System, device: str = "cpu") -> ExactWeights:
     """Return the exact solution, by Cholesky in float64."""
     K, cross = system.cross(device)
     y = system.y[:, None].to(device)
     weights = Cholesky().solve(KernelSystem(K, system.noise), y).value
-    return Exact(weights, cross @ weights)
+    return ExactWeights(weights, cross @ weights)
 
 
 def _score(system: System, solution: Solution) -> Record:

@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.fits.grid import is_miss
 from benchmarks.fits.published import SCORES
 from scalable_bo.experiments.formats import markdown, number
+from scalable_bo.experiments.markdown_tables import TableKind, devices, mean_with_error
 from scalable_bo.experiments.records import Record
-from scalable_bo.experiments.tables import TableKind, devices, mean_with_error
 
 
 def fits_table(records: Sequence[Record]) -> str:

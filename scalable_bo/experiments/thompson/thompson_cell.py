@@ -42,7 +42,6 @@ from scalable_bo.experiments.records import (
     peak_memory_bytes,
     reset_peak_memory,
 )
-from scalable_bo.experiments.shared import num_processes
 from scalable_bo.experiments.solvers import name_of
 from scalable_bo.experiments.thompson.samplers import (
     PathwiseSampler,
@@ -51,9 +50,10 @@ from scalable_bo.experiments.thompson.samplers import (
 from scalable_bo.experiments.thompson.state import (
     RunState,
     load_state,
-    require_same_settings,
+    require_settings_of_run,
     save_state,
 )
+from scalable_bo.experiments.torchrun import num_processes
 from surrogates import Checkpoint, Solver
 
 # One independent random stream a purpose, so that every solver meets the same target, data and
@@ -152,7 +152,7 @@ class ThompsonCell(Cell[None]):
         }
         saved = None if state is None else load_state(state)
         if saved is not None:
-            require_same_settings(self.name, saved.record, self.settings())
+            require_settings_of_run(self.name, saved.record, self.settings())
             resumed = {
                 "after_round": len(saved.record["rounds"]),
                 "environment": record["environment"],
@@ -204,7 +204,7 @@ def check_settings(cells: Sequence[ThompsonCell], folder: Path) -> None:
         saved = load_state(state)
         for found in (existing_record(path), None if saved is None else saved.record):
             if found is not None:
-                require_same_settings(cell.name, found, cell.settings())
+                require_settings_of_run(cell.name, found, cell.settings())
 
 
 class _Rounds:

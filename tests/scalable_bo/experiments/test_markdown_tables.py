@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from scalable_bo.experiments.published import DATA_SETS, LOW_NOISE, PUBLISHED
-from scalable_bo.experiments.records import read_records
-from scalable_bo.experiments.tables import (
+from scalable_bo.experiments.markdown_tables import (
     REGRESSION,
     THOMPSON,
     TableKind,
     regression_table,
-    write_table,
+    write_markdown,
 )
+from scalable_bo.experiments.published import DATA_SETS, LOW_NOISE, PUBLISHED
+from scalable_bo.experiments.records import read_records
 
 
 def record(
@@ -117,13 +117,13 @@ def test_all_records_of_a_folder_are_read_and_nothing_else(tmp_path: Path) -> No
     (tmp_path / "thompson.json").write_text(json.dumps(record(solver="sdd")))
     found = [*read_records(tmp_path, "regression_*.json", ["regression"]).values()]
     assert [entry["settings"]["solver"] for entry in found] == ["cg"]
-    path = write_table(tmp_path, REGRESSION)
+    path = write_markdown(tmp_path, REGRESSION)
     assert path == tmp_path / "regression.md"
     assert "| cg | 0.100 (1) |" in path.read_text()
 
 
 def test_an_empty_folder_has_a_table_that_says_so(tmp_path: Path) -> None:
-    assert "No records yet." in write_table(tmp_path, REGRESSION).read_text()
+    assert "No records yet." in write_markdown(tmp_path, REGRESSION).read_text()
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_the_records_of_the_repository_make_its_tables(kind: TableKind, tmp_path
     folder = Path(__file__).parents[3] / "benchmarks" / "results" / kind.name
     shutil.copytree(folder, tmp_path / kind.name)
     expected = (folder / f"{kind.name}.md").read_text()
-    assert write_table(tmp_path / kind.name, kind).read_text() == expected
+    assert write_markdown(tmp_path / kind.name, kind).read_text() == expected

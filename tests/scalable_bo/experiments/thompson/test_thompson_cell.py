@@ -12,16 +12,16 @@ import torch
 from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments.cells import run_cell
 from scalable_bo.experiments.formats import mean_and_error
+from scalable_bo.experiments.markdown_tables import THOMPSON, write_markdown
 from scalable_bo.experiments.models import coordinate_kernel, matern_kernel
 from scalable_bo.experiments.plots import plot_thompson
 from scalable_bo.experiments.presets import THOMPSON_PRESETS as PRESETS
 from scalable_bo.experiments.presets import ThompsonPreset, find_preset, vary
 from scalable_bo.experiments.records import write_record
 from scalable_bo.experiments.solvers import CGBudget, SDDBudget, name_of, solver_for
-from scalable_bo.experiments.tables import THOMPSON, write_table
-from scalable_bo.experiments.thompson.cell import ThompsonCell
 from scalable_bo.experiments.thompson.samplers import published_weights
 from scalable_bo.experiments.thompson.table import summarise, thompson_table
+from scalable_bo.experiments.thompson.thompson_cell import ThompsonCell
 from surrogates import (
     CG,
     SDD,
@@ -275,7 +275,7 @@ def test_the_table_stands_beside_the_published_improvement(tmp_path: Path) -> No
         made["settings"]["lengthscale"] = 2.0
         write_record(tmp_path / f"thompson_{seed}.json", made)
     (tmp_path / "thompson_broken.json").write_text("{")
-    text = write_table(tmp_path, THOMPSON).read_text()
+    text = write_markdown(tmp_path, THOMPSON).read_text()
     assert "## adasap2025-x0.1" in text
     assert "scaled by 0.1, so that the published numbers are of a larger problem" in text
     assert (
@@ -295,11 +295,11 @@ def test_a_file_that_only_looks_like_a_record_is_named_and_left_out_of_the_table
         "environment": {"device": "cpu", "cpu": "a processor", "threads": 1},
     }
     write_record(tmp_path / "thompson_own.json", own)
-    alone = write_table(tmp_path, THOMPSON).read_text()
+    alone = write_markdown(tmp_path, THOMPSON).read_text()
     path = tmp_path / "thompson_foreign.json"
     write_record(path, {"experiment": "thompson", "complete": True, **foreign})
     with pytest.warns(UserWarning, match=f"{path} lacks what a record of thompson has .*Move it"):
-        write_table(tmp_path, THOMPSON)
+        write_markdown(tmp_path, THOMPSON)
     assert (tmp_path / "thompson.md").read_text() == alone
 
 
@@ -538,7 +538,7 @@ def test_unfinished_runs_are_shown_where_no_other_is_to_the_round_that_all_have(
         solver = record["settings"]["solver"]
         about = {"experiment": "thompson", "environment": ENVIRONMENT}
         write_record(tmp_path / f"thompson_tiny_{solver}.json", record | about)
-    table = write_table(tmp_path, THOMPSON).read_text()
+    table = write_markdown(tmp_path, THOMPSON).read_text()
     assert "| cg | 0.5 | 3.000 (1) |" in table
     assert "| sdd, 2 of 3 rounds | 0.5 | 4.000 (1) |" in table
 

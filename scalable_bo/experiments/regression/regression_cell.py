@@ -28,7 +28,7 @@ from gpytorch.priors import LogNormalPrior
 from torch import Tensor
 
 from scalable_bo.evaluation.progress import describe_fit, describe_solve
-from scalable_bo.experiments import shared
+from scalable_bo.experiments import torchrun
 from scalable_bo.experiments.cells import Cell, Status, silent
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.records import Record
@@ -41,7 +41,7 @@ from scalable_bo.experiments.regression.data import (
     is_table,
     load_hyperparameters,
     load_regression_data,
-    read_table,
+    read_numbers,
     split_table,
 )
 from scalable_bo.experiments.regression.methods import (
@@ -185,7 +185,7 @@ class RegressionCell(Cell[Loaded]):
 
     def check_files(self) -> None:
         if self.target is not None:
-            read_table(Path(self.data), self.target)
+            read_numbers(Path(self.data), self.target)
         else:
             check_data_set(self.data, self.split, self.data_dir)
 
@@ -200,7 +200,7 @@ class RegressionCell(Cell[Loaded]):
         if self.target is None:
             where = (self.data, self.split, self.data_dir)
             return load_regression_data(*where), load_hyperparameters(*where)
-        table = read_table(Path(self.data), self.target)
+        table = read_numbers(Path(self.data), self.target)
         data = split_table(table, self.split, self.test_fraction)
         X = data.train_X.to(self.device)
         y = data.train_y.to(self.device)
@@ -232,7 +232,7 @@ class RegressionCell(Cell[Loaded]):
             train_X, train_y, kernel, noise, self.mean_only, self.budget, self.seed
         )
         model = regression_method(self.solver).make(problem)
-        num_processes = shared.num_processes()
+        num_processes = torchrun.num_processes()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnsolvedWarning)  # a budget may be spent on purpose
             paths = model.paths(
@@ -247,7 +247,7 @@ class RegressionCell(Cell[Loaded]):
             means = paths.mean(test_X).double()
             mean, nll = means.cpu(), None
             if not self.mean_only:
-                squares = shared.sum_of_all((paths(test_X).double() - means).square().sum(0))
+                squares = torchrun.sum_of_all((paths(test_X).double() - means).square().sum(0))
                 variance = squares.cpu() / self.num_paths + noise
                 nll = negative_log_likelihood(found.test_y, mean, variance)
         predicted = time.perf_counter()

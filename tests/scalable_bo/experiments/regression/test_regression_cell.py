@@ -14,14 +14,14 @@ import torch
 from scalable_bo.experiments.cells import run_cell, run_cells
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.presets import find_preset
-from scalable_bo.experiments.regression.cell import (
+from scalable_bo.experiments.regression.data import load_regression_data
+from scalable_bo.experiments.regression.methods import REGRESSION_METHODS, Budget
+from scalable_bo.experiments.regression.regression_cell import (
     RegressionCell,
     fit_hyperparameters,
     negative_log_likelihood,
 )
-from scalable_bo.experiments.regression.data import load_regression_data
-from scalable_bo.experiments.regression.methods import REGRESSION_METHODS, Budget
-from scalable_bo.experiments.thompson.cell import ThompsonCell
+from scalable_bo.experiments.thompson.thompson_cell import ThompsonCell
 from surrogates import CG, Solver
 from tests.surrogates.solvers.toy_solver import ConjugateResiduals
 from tests.toy_regression import LENGTHSCALE, NOISE_STD, SIGNAL_STD, toy_table

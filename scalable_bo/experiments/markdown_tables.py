@@ -40,7 +40,7 @@ class TableKind(NamedTuple):
     unfinished: bool = False
 
 
-def write_table(folder: Path, kind: TableKind) -> Path:
+def write_markdown(folder: Path, kind: TableKind) -> Path:
     """Write the tables of the records in a folder, and return the file's path. A record that lacks
     what the tables show is passed over with a warning.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scalable_bo.experiments import shared
+from scalable_bo.experiments import torchrun
 from scalable_bo.experiments.models import matern_kernel
 from surrogates import CG
 from tests.scalable_bo.cli.test_main import call
@@ -26,24 +26,24 @@ def test_one_process_solves_as_ever(generator: torch.Generator) -> None:
     y = torch.randn(50, generator=generator, dtype=torch.float64)
     kernel = matern_kernel(0.5, 1.0)
     exact = torch.linalg.solve(kernel(X).to_dense() + 1e-2 * torch.eye(50, dtype=torch.float64), y)
-    solution = shared.solve(kernel, X, y, 1e-2, CG(None, tolerance=1e-10), generator=generator)
+    solution = torchrun.solve(kernel, X, y, 1e-2, CG(None, tolerance=1e-10), generator=generator)
     assert torch.allclose(solution.value.squeeze(1), exact, atol=1e-7)
-    assert shared.of_first({"a": 1}) == {"a": 1}
-    shared.check_methods(["svgp"])
+    assert torchrun.of_first({"a": 1}) == {"a": 1}
+    torchrun.check_methods(["svgp"])
 
 
 def test_methods_that_need_all_rows_are_refused_in_several_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shared, "num_processes", lambda: 2)
+    monkeypatch.setattr(torchrun, "num_processes", lambda: 2)
     with pytest.raises(
         ValueError,
         match=(
             "`solver` must be one whose rows several processes can share, got 'cholesky'. Use auto"
         ),
     ):
-        shared.check_methods(["cg", "cholesky"])
-    shared.check_methods(["cg", "auto", "adasap", "sdd", "sgd"])
+        torchrun.check_methods(["cg", "cholesky"])
+    torchrun.check_methods(["cg", "auto", "adasap", "sdd", "sgd"])
 
 
 def test_one_voice_speaks_where_there_is_one_process(
