@@ -1,6 +1,8 @@
 """The live page in headless Chromium, light and dark, on a desk and on a phone."""
 
+import math
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ pytest.importorskip("fastapi")
 
 from scalable_bo.serving.client import RemoteStudy
 from scalable_bo.serving.server import Server
+from scalable_bo.space.space import Categorical, Float, Space
+from scalable_bo.study.study import Study
 from tests.scalable_bo.serving.browser import Browser, missing
 from tests.scalable_bo.serving.test_live import HOSTILE, filled
 
@@ -174,6 +178,44 @@ def test_it_fits_a_desk_and_a_phone_light_and_dark(
     rgb = np.array([int(background[k : k + 2], 16) / 255 for k in (1, 3, 5)])
     picture = imread(tmp_path / "page.png")[..., :3]
     assert (np.abs(picture - rgb).max(-1) < 0.01).mean() > 0.1
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_axe_finds_nothing_serious_in_the_page_and_the_report(
+    server: Server, tmp_path: Path, width: int, dark: bool
+) -> None:
+    pytest.importorskip("axe_core_python", reason="needs axe-core-python, of the extra `test`")
+    axe = files("axe_core_python").joinpath("axe.min.js").read_text()
+    several = Study(
+        Space(x=Float(0, 1), m=Float(0, 1), kind=Categorical(["a", "b"])),
+        objectives={"cost": "minimize", "gain": "maximize"},
+        outcome_constraints={"weight": (None, 1.5)},
+        num_initial=100,
+    )
+    batch = several.ask(9)
+    values = [{"cost": p["x"], "gain": p["m"], "weight": p["x"] + p["m"]} for p in batch.params]
+    several.tell(batch.ids[:6], values[:5] + [math.nan])
+    server.desk.study.report(tmp_path / "one.html")
+    several.report(tmp_path / "several.html")
+    with Browser(tmp_path, width, 900, dark=dark) as browser:
+        browser.open(address(server))
+        browser.wait_for(LOADED)
+        found = [serious(browser, axe)]
+        for name in ("one", "several"):
+            browser.open((tmp_path / f"{name}.html").as_uri())
+            browser.run("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
+            found.append(serious(browser, axe))
+    assert found == [[], [], []]
+
+
+def serious(browser: Browser, axe: str) -> Any:
+    browser.run(axe)
+    return browser.run_async(
+        "const done = arguments[0]; axe.run().then((found) => done(found.violations"
+        ".filter((one) => ['serious', 'critical'].includes(one.impact))"
+        ".flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.html}`))),"
+        " (error) => done(String(error)))"
+    )
 
 
 def test_without_the_password_nothing_is_shown(server: Server, tmp_path: Path) -> None:
