@@ -114,6 +114,8 @@ class SQLiteStorage(LoggedStorage):
                 " look at what is stored, use `scalable-bo status`, `export` or `report`."
             ) from error
         try:
+            for path in folder.glob("*.sqlite.*.tmp*"):  # of a backup whose process was killed
+                path.unlink()
             if (folder / DATABASE).exists():
                 self._read(connect(folder / DATABASE))
             elif any((folder / name).exists() for name in ("checkpoints", BACKUP, *JOURNALS)):

@@ -195,4 +195,5 @@ FAULTS_OF_CLOSING: dict[str, Callable[[], None]] = {
     "before the log is put together": partial(_kill, sqlite, "replay", "after", 1),
     "before that is committed": partial(_kill, sqlite, "append", "after", 1),
     "before it is backed up": partial(_kill, sqlite, "back_up", "before", 1),
+    "before the backup gets its name": partial(_kill, os, "replace", "before", 1),
 }

@@ -49,8 +49,8 @@ def work_and_log(url: str, path: Path) -> None:
     study = RemoteStudy(url, token_file=path / "token", patience=120.0)
     tell = study.tell
 
-    def tell_and_log(ids: Any, values: Any, *args: Any) -> None:
-        tell(ids, values, *args)
+    def tell_and_log(ids: Any, values: Any, **options: Any) -> None:
+        tell(ids, values, **options)
         os.write(log, f"{ids[0]} {values[0]!r}\n".encode())
 
     study.tell = tell_and_log  # type: ignore[method-assign, assignment]
