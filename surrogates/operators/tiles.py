@@ -8,11 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache, cached_property, partial, reduce, wraps
+from functools import cached_property, reduce, wraps
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, ProductKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from torch import Tensor
 
 from surrogates import memory
@@ -29,11 +29,7 @@ Others = ParamSpec("Others")
 Result = TypeVar("Result")
 
 TILE_SIDE = {"cpu": 512}
-TRIED_SIDES = (2048, 4096, 8192, 16384)
-TRIED_COLUMNS = 512
-TRIED_DIM = 8
-AS_FAST = 1.05  # times the least seconds an entry: of such sides, the smallest
-DEFAULT_SIDE = 8192  # elsewhere
+DEFAULT_SIDE = 8192  # elsewhere, where it fits
 SMALLEST_SIDE = 64  # where memory for less is not there, nothing else is either
 # Parts of this many functions, or of a power of two, are rounded alike wherever they are evaluated:
 # in one process, or shared by several
@@ -555,41 +551,11 @@ def tile_spans(num_rows: int, num_columns: int, side: int) -> Iterator[tuple[sli
 
 
 def tile_side(device: torch.device) -> int:
-    """Return the number of rows and columns of a tile on ``device``; on CUDA by which products are
-    fastest, and no more than fit in its free memory.
+    """Return the number of rows and columns of a tile on ``device``; on CUDA no more than fit in
+    its free memory.
     """
-    if device.type in TILE_SIDE:
-        return TILE_SIDE[device.type]
-    if device.type not in memory.MEASURED_TYPES:
-        return DEFAULT_SIDE
-    return memory.side_that_fits(device, _fastest_side(device))
-
-
-@cache
-def _fastest_side(device: torch.device) -> int:
-    sides = [side for side in TRIED_SIDES if memory.side_that_fits(device, side) == side]
-    return fastest_side(device, sides or TRIED_SIDES[:1], TRIED_COLUMNS)
-
-
-@torch.no_grad()
-def fastest_side(device: torch.device, sides: Sequence[int], num_columns: int) -> int:
-    """Return which of the ``sides``, ascending, makes products with so many columns fastest."""
-    generator = torch.Generator().manual_seed(0)
-    points = torch.rand(sides[-1], TRIED_DIM, generator=generator, device="cpu").to(device)
-    W = torch.rand(sides[-1], num_columns, generator=generator, device="cpu").to(device)
-    kernel = MaternKernel(nu=1.5).to(points)
-    taken = {}
-    for side in sides:
-        tiles = KernelTiles.of(kernel, points[:side], points[:side])
-        product = partial(_tile_product, tiles, W[:side])
-        taken[side] = memory.seconds(product, device) / side**2
-    least = min(taken.values())
-    return next(side for side in sides if taken[side] <= AS_FAST * least)
-
-
-def _tile_product(tiles: KernelTiles, W: Tensor) -> Tensor:
-    """Return k(X1, X2) @ W, evaluated as one tile."""
-    return matmul(tiles.tile(slice(None), slice(None)), W)
+    side = TILE_SIDE.get(device.type, DEFAULT_SIDE)
+    return memory.side_that_fits(device, side) if device.type in memory.MEASURED_TYPES else side
 
 
 def with_tiles_that_fit(
