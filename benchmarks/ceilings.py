@@ -1,16 +1,16 @@
-"""What a device can do at best: copies, matrix products by precision and size, factorisations; and
-kernel products beside them.
+"""What a device can do at best: matrix products by precision and size, factorisations; and kernel
+products beside them.
 
     python benchmarks/ceilings.py --device cuda --out results/ceilings.json
     python benchmarks/ceilings.py --parts kernels --n 50000 --dtype float64
 
 Products are A @ B of n × n matrices, in 10¹² operations a second (2 n³), with the error relative to
-the largest entry of the product in float64; factorisations likewise (n³/3). Copies are in
-10⁹ bytes a second, each byte counted once. Kernel products are rows of K W, Matérn-3/2, n uniform
-points, every entry evaluated and multiplied by all columns, and beside them a stored matrix times
-W; nanoseconds are those of an entry. Every time is the median of several calls; the record is
-written after each. It has the rates, too, by which ``Auto`` chooses on the device, the side of its
-tiles, and how much less factorising a block costs there beside a product than on a CPU.
+the largest entry of the product in float64; factorisations likewise (n³/3). Kernel products are
+rows of K W, Matérn-3/2, n uniform points, every entry evaluated and multiplied by all columns, and
+beside them a stored matrix times W; nanoseconds are those of an entry. Every time is the median of
+several calls; the record is written after each. It has the rates, too, by which ``Auto`` chooses on
+the device, the side of its tiles, and how much less factorising a block costs there beside a
+product than on a CPU.
 """
 
 import argparse
@@ -33,15 +33,9 @@ from surrogates.operators.linalg import matmul
 from surrogates.operators.rates import factorisation_advantage, rates_of
 from surrogates.operators.tiles import tile_side
 
-PARTS = ("copies", "products", "factorisations", "kernels")
+PARTS = ("products", "factorisations", "kernels")
 PRODUCTS = ("float32", "float64", "bfloat16")
-KEYS = ("tera_operations", "error", "giga_bytes", "nanoseconds")
-
-
-def prepared(name: str, A: Tensor, B: Tensor) -> Callable[[], Tensor]:
-    """Return A @ B, of float64 matrices, in the precision ``name``, to be called."""
-    dtype = getattr(torch, name)
-    return partial(matmul, A.to(dtype), B.to(dtype))
+KEYS = ("tera_operations", "error", "nanoseconds")
 
 
 def timed(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
@@ -62,7 +56,7 @@ def matrix_products(
         A, B = (torch.randn(n, n, generator=generator).to(device).double() for _ in range(2))
         exact = A @ B
         for name in PRODUCTS:
-            call = prepared(name, A, B)
+            call = partial(matmul, *(M.to(getattr(torch, name)) for M in (A, B)))
             error = (call().double() - exact).abs().max() / exact.abs().max()
             seconds = timed(call, device, repeats)
             yield {
@@ -87,21 +81,6 @@ def factorisations(
                 "n": n,
                 "tera_operations": 1e-12 * n**3 / 3.0 / seconds,
             }
-
-
-def copies(num_bytes: int, device: torch.device, repeats: int) -> Iterator[dict[str, Any]]:
-    here = torch.ones(num_bytes, dtype=torch.uint8)
-    there = here.to(device)
-    pinned = here.pin_memory() if device.type == "cuda" else here
-    ways: dict[str, Callable[[], Any]] = {
-        "on the device": there.clone,
-        "to the device": partial(there.copy_, here),
-        "to the device, pinned": partial(there.copy_, pinned),
-        "from the device": there.cpu if device.type != "cpu" else there.clone,
-    }
-    for name, call in ways.items():
-        seconds = timed(call, device, repeats)
-        yield {"what": f"copy {name}", "n": num_bytes, "giga_bytes": 1e-9 * num_bytes / seconds}
 
 
 def kernels(arguments: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
@@ -134,7 +113,6 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
-    parser.add_argument("--bytes", type=int, default=2**30, help="that are copied")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--n", type=int, default=20_000, help="points of the kernel products")
     parser.add_argument("--rows", type=int, default=4096, help="of a kernel product")
@@ -151,7 +129,6 @@ def main() -> None:
     }
     results: list[dict[str, Any]] = []
     parts = {
-        "copies": copies(arguments.bytes, device, arguments.repeats),
         "products": matrix_products(arguments.sizes, device, arguments.repeats),
         "factorisations": factorisations(arguments.sizes, device, arguments.repeats),
         "kernels": kernels(arguments, device),
@@ -175,7 +152,7 @@ def main() -> None:
         )
         for result in results
     ]
-    numbers = ("n", "10¹² op-\nerations/s", "error", "10⁹\nbytes/s", "ns an\nentry")
+    numbers = ("n", "10¹² op-\nerations/s", "error", "ns an\nentry")
     print_table(f"{device}", ("",), numbers, rows)
 
 

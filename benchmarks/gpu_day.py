@@ -140,8 +140,8 @@ def ceilings(day: Day) -> Iterator[DayStep]:
     yield day.step(
         "tests", (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     )
-    few = ("--sizes", "64", "--bytes", "100000", "--repeats", "1")
-    parts = ("--parts", "copies", "products", "factorisations")
+    few = ("--sizes", "64", "--repeats", "1")
+    parts = ("--parts", "products", "factorisations")
     sizes = ("--device", day.device, *parts, *(few if day.small else ()))
     yield day.step("ceilings", day.script("ceilings.py", "ceilings_of_device", *sizes))
 

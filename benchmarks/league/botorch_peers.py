@@ -36,21 +36,26 @@ MOST_CANDIDATES = 5000
 
 class ExpectedImprovementSearch(Optimiser):
     """``SingleTaskGP`` and ``qLogNoisyExpectedImprovement``, q points jointly, after 2 (e + 1)
-    Sobol points; integers and choices by rounding.
+    Sobol points; integers and choices by rounding. Points that failed are left out or, if
+    ``failed`` is "worst", have the worst value so far.
     """
 
-    def __init__(self, space: Space, seed: int, q: int) -> None:
+    def __init__(self, space: Space, seed: int, q: int, failed: str = "out") -> None:
         super().__init__(space, seed, q)
+        self._failed = failed
         self._design = SobolSearch(space, seed, q)
         self._num_initial = 2 * (space.encoded_dim + 1)
 
     def ask(self, q: int) -> Tensor:
         if len(self.X) < self._num_initial:
             return self._design.ask(q)
-        U = self.space.normalize(self.X)
+        known = self.values.isfinite()
+        values = torch.where(known, self.values, self.values[known].amax())
+        used = known | (self._failed == "worst")
+        U = self.space.normalize(self.X[used])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = SingleTaskGP(U, -self.values[:, None])
+            model = SingleTaskGP(U, -values[used, None])
             fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
             improvement = qLogNoisyExpectedImprovement(model, U, prune_baseline=True)
             candidates, _ = optimize_acqf(

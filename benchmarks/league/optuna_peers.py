@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, TPESampler
+from optuna.trial import TrialState
 from torch import Tensor
 
 from benchmarks.league.base import Optimiser
@@ -53,7 +55,8 @@ class OptunaSearch(Optimiser):
     def tell(self, X: Tensor, values: Tensor) -> None:
         super().tell(X, values)
         for trial, value in zip(self._trials, values.tolist(), strict=True):
-            self._study.tell(trial, value)
+            failed = math.isnan(value)
+            self._study.tell(trial, None if failed else value, TrialState.FAIL if failed else None)
 
 
 def _distribution(param: Parameter) -> BaseDistribution:

@@ -108,7 +108,9 @@ def fit_warped(
             most = EVALUATIONS_OF_FURTHER
             watch.least = (best.likelihood if is_free else best.density) - jacobian
         model = _fit(given, modules, given.rows_of(told), watch, most)
-        fitted = _Fitted.of(model, given, watch.best + jacobian)
+        density = watch.best + jacobian
+        prior = float(log_prior(model.covar_module).detach())
+        fitted = _Fitted(model, given, density, density - prior)
         if best is None or fitted.gain(best, is_free) > LEAST_EVIDENCE:
             best = fitted
     assert best is not None  # there are data
@@ -128,12 +130,6 @@ class _Fitted:
     data: TrainingData
     density: float
     likelihood: float
-
-    @classmethod
-    @torch.no_grad()
-    def of(cls, model: PathwiseGP, data: TrainingData, density: float) -> _Fitted:
-        """Return a model with its comparisons, by the density that it was fitted to."""
-        return cls(model, data, density, density - float(log_prior(model.covar_module)))
 
     def gain(self, other: _Fitted, is_free: bool) -> float:
         """Return by how much this one is likelier than another; without priors for it, beyond what
