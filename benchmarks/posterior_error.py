@@ -150,7 +150,7 @@ class Exact:
         return found
 
 
-def judged(cell: Cell, exact: Exact, solver: Solver) -> dict[str, Any]:
+def account_of(cell: Cell, exact: Exact, solver: Solver) -> dict[str, Any]:
     """Return what ``solver`` says of its solution of ``cell``, and what is true."""
     dtype = getattr(torch, cell.dtype)
     system = KernelSystem(kernel_operator(cell.kernel.to(dtype), exact.X.to(dtype)), cell.noise)
@@ -213,7 +213,7 @@ def main() -> None:
         exact = Exact(cell) if missing else None
         for name in missing:
             assert exact is not None
-            run = entry["solvers"][name] = judged(cell, exact, SOLVERS[name])
+            run = entry["solvers"][name] = account_of(cell, exact, SOLVERS[name])
             print(
                 f"{cell.name} {name}: stated {run['stated_paths']:.3f}, true"
                 f" {run['paths_anywhere']:.3f} and {run['paths_beside']:.3f}, variances"

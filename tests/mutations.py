@@ -177,9 +177,7 @@ MUTANTS = (
     Mutant(SHARED, " or digest != self._digest(number, content)", "", STORAGE),
     Mutant("scalable_bo/storage/record.py", "self._is_torn = True", "pass", STORAGE),
     Mutant(SHEETS, "or id in self._seen:", "or False:", STORAGE),
-    Mutant(
-        LEGACY, 'row.pop("seal") != digest_of(row.values())', 'row.pop("seal") is None', STORAGE
-    ),
+    Mutant(LEGACY, 'row.pop("seal") != seal_of(row.values())', 'row.pop("seal") is None', STORAGE),
     Mutant(LOCK, "os.kill(pid, 0)", "pass", STORAGE),
     Mutant(LOG, "rows.next_told += len(self._ids) - len(places)", "pass", STORAGE),
     Mutant(REPAIR, "if stored == digest_of(digest, content):", "if stored:", STORAGE),

@@ -7,6 +7,7 @@ import ast
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -255,6 +256,24 @@ def _is_number(node: ast.expr) -> bool:
         case ast.Dict():
             return bool(node.values) and all(map(_is_number, node.values))
     return False
+
+
+def test_a_name_means_one_thing_in_a_package() -> None:
+    """Of files, classes and public functions; but for the `main` of scripts."""
+    for package in (*PACKAGES, "benchmarks"):
+        places = defaultdict(list)
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if not path.stem.startswith("__"):
+                places["file", path.stem].append(path)
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                    places[type(node), node.name].append(path)
+        twice = {
+            name: found
+            for (_, name), found in places.items()
+            if len(found) > 1 and not name.startswith("_") and name != "main"
+        }
+        assert not twice
 
 
 def test_functions_fit_a_screen() -> None:

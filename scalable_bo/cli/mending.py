@@ -14,7 +14,7 @@ def repair(place: StudyPlace) -> None:
     whole stays as it is.
     """
     with refusals():
-        from scalable_bo.storage.repair import repair as restore
+        from scalable_bo.storage.repair import restore
 
         folder = folder_of(place)
         lost = restore(folder)

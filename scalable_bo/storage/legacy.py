@@ -128,12 +128,12 @@ def _read_table(connection: sqlite3.Connection, table: str, version: int) -> lis
     rows = [dict(zip(names, values, strict=True)) for values in connection.execute(query)]
     if version >= FIRST_OF_DIGESTS:
         for row in rows:
-            if row.pop("seal") != digest_of(row.values()):
+            if row.pop("seal") != seal_of(row.values()):
                 raise ValueError(f"a row of the table {table} has changed")
     return rows
 
 
-def digest_of(fields: Collection[object]) -> int:
+def seal_of(fields: Collection[object]) -> int:
     """Return the digest of a row."""
     blobs = [field for field in fields if isinstance(field, bytes)]
     rest = [len(field) if isinstance(field, bytes) else field for field in fields]

@@ -33,7 +33,7 @@ from surrogates.atomic import make_folder, require_own
 _FILES = (*JOURNALS, f"{DATABASE}-shm", BACKUP, "checkpoints")
 
 
-def repair(folder: Path) -> list[str] | None:
+def restore(folder: Path) -> list[str] | None:
     """Put back what is whole of a study, and return what was lost, in lines; ``None`` for a study
     that is whole, which stays as it is.
 

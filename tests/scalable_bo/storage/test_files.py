@@ -9,7 +9,7 @@ import pytest
 
 from scalable_bo.report.snapshot import read_snapshot
 from scalable_bo.space.space import Float, Space
-from scalable_bo.storage.repair import repair
+from scalable_bo.storage.repair import restore
 from scalable_bo.study.study import Study
 from surrogates.atomic import open_own
 
@@ -72,9 +72,9 @@ def test_what_stands_in_the_place_of_a_file_is_neither_followed_nor_waited_for(
     precious = tmp_path / "precious"
     precious.write_bytes(PRECIOUS)
     folder = tmp_path / "study"
-    for act in (repair,) if name in NAMES_OF_REPAIR else (use, read_snapshot, repair):
+    for act in (restore,) if name in NAMES_OF_REPAIR else (use, read_snapshot, restore):
         shutil.copytree(whole, folder)
-        if act is repair:
+        if act is restore:
             (folder / "study.sqlite").write_bytes(b"no database")
         (folder / name).unlink(missing_ok=True)
         replace(folder / name, precious)
@@ -95,7 +95,7 @@ def test_a_link_is_refused_with_its_name_and_the_remedy(
     shutil.copytree(whole, folder)
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(whole / name)
-    for act in (use, repair):
+    for act in (use, restore):
         with pytest.raises(
             RuntimeError,
             match=f"study/{name} must be a regular file without another name, got a symbolic link: "
@@ -122,7 +122,7 @@ def test_a_study_in_a_folder_that_is_reached_by_a_link_is_opened(
     shutil.copytree(whole, tmp_path / "study")
     (tmp_path / "link").symlink_to(tmp_path / "study")
     use(tmp_path / "link")
-    assert repair(tmp_path / "link") is None
+    assert restore(tmp_path / "link") is None
 
 
 def test_what_takes_the_place_of_a_file_while_it_is_opened_is_refused(

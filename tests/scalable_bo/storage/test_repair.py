@@ -13,7 +13,7 @@ import torch
 
 from scalable_bo.report.snapshot import read_snapshot, to_frame
 from scalable_bo.space.space import Categorical, Float, Space
-from scalable_bo.storage.repair import repair
+from scalable_bo.storage.repair import restore
 from scalable_bo.storage.sqlite import DATABASE, VERSION, DamagedError, SQLiteStorage, connect
 from scalable_bo.study.study import Study
 
@@ -99,7 +99,7 @@ def contents_of_copy(folder: Path) -> pd.DataFrame:
 
 
 def contents_restored(folder: Path) -> pd.DataFrame:
-    repair(folder)
+    restore(folder)
     found = contents(folder)
     with closing(SQLiteStorage(folder)) as storage:
         storage.add_queued(torch.zeros(1, 2, dtype=torch.float64))
@@ -174,8 +174,8 @@ def test_every_changed_or_missing_row_is_noticed_and_restored_from_the_backup(
         make(tmp_path / "study")
     with pytest.raises(DamagedError, match="is damaged"):
         SQLiteStorage.copy_of(tmp_path / "study")
-    assert repair(tmp_path / "study") in ([], ["what was written after the last backup"])
-    assert repair(tmp_path / "study") is None
+    assert restore(tmp_path / "study") in ([], ["what was written after the last backup"])
+    assert restore(tmp_path / "study") is None
     with make(tmp_path / "study") as study:
         pd.testing.assert_frame_equal(study.to_dataframe(), frame)
         study.ask(3)
@@ -213,7 +213,7 @@ def test_what_a_study_does_not_define_is_refused_before_anything_is_read(
     for read in (make, SQLiteStorage.copy_of, read_snapshot):
         with pytest.raises(DamagedError, match=f"not those of version {VERSION}: .*{name}"):
             read(folder)
-    assert repair(folder) is not None
+    assert restore(folder) is not None
     pd.testing.assert_frame_equal(contents(folder), study.to_dataframe())
 
 
@@ -226,7 +226,7 @@ def test_a_number_of_the_version_that_is_damaged_is_restored(tmp_path: Path, ver
     for read in (make, read_snapshot):
         with pytest.raises(DamagedError, match=f"version {version}.*scalable-bo repair"):
             read(tmp_path)
-    assert repair(tmp_path) == []
+    assert restore(tmp_path) == []
     pd.testing.assert_frame_equal(contents(tmp_path), study.to_dataframe())
 
 
@@ -238,7 +238,7 @@ def test_a_header_that_forbids_to_write_is_damage(tmp_path: Path) -> None:
     for read in (make, read_snapshot):
         with pytest.raises(DamagedError, match="cannot be read: attempt to write a readonly"):
             read(tmp_path)
-    assert repair(tmp_path) == []
+    assert restore(tmp_path) == []
     with make(tmp_path) as study:
         study.ask(1)
 
@@ -254,7 +254,7 @@ def test_a_study_without_a_whole_write_is_left_as_it_is(tmp_path: Path) -> None:
             read(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(RuntimeError, match="cannot be restored: .* restore the folder from a copy"):
-        repair(tmp_path)
+        restore(tmp_path)
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
@@ -263,7 +263,7 @@ def test_what_follows_a_write_that_is_whole_nowhere_is_lost(
 ) -> None:
     shutil.copytree(running[0], tmp_path / "study")  # 10 writes in the backup
     change(tmp_path / "study", "UPDATE writes SET content = x'00' WHERE number IN (10, 13)")
-    assert repair(tmp_path / "study") == ["the last 5 of 17 writes"]
+    assert restore(tmp_path / "study") == ["the last 5 of 17 writes"]
     with make(tmp_path / "study") as study:
         found = study.to_dataframe()
         assert len(found) == 132
@@ -285,7 +285,7 @@ def test_a_backup_of_another_course_of_the_study_is_not_mixed_in(tmp_path: Path)
     shutil.copy(tmp_path / "study.sqlite", tmp_path / "early" / "backup.sqlite")
     shutil.copy(tmp_path / "early.sqlite", tmp_path / "early" / "study.sqlite")
     change(tmp_path / "early", "UPDATE writes SET content = x'00' WHERE number = 7")
-    assert repair(tmp_path / "early") == ["the last 3 of 9 writes"]
+    assert restore(tmp_path / "early") == ["the last 3 of 9 writes"]
     pd.testing.assert_frame_equal(contents(tmp_path / "early")[:3], frame[:3])
 
 
@@ -307,7 +307,7 @@ def test_without_a_readable_database_the_backup_is_restored(
 ) -> None:
     shutil.copytree(running[0], tmp_path / "study")
     damage(tmp_path / "study" / "study.sqlite")
-    assert repair(tmp_path / "study")
+    assert restore(tmp_path / "study")
     with make(tmp_path / "study") as study:
         found = study.to_dataframe()
     told = found["status"] == "observed"
@@ -325,7 +325,7 @@ def test_every_page_that_is_overwritten_costs_no_more_than_what_follows_it(
         with (tmp_path / "study" / DATABASE).open("r+b") as file:
             file.seek(4096 * page)
             file.write(bytes(4096))
-        if repair(tmp_path / "study") is not None:
+        if restore(tmp_path / "study") is not None:
             with make(tmp_path / "study") as study:
                 found = study.to_dataframe()
                 assert len(found) >= 122  # those of the backup
@@ -337,10 +337,10 @@ def test_every_page_that_is_overwritten_costs_no_more_than_what_follows_it(
 
 def test_what_is_no_study_is_not_repaired(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`folder` must hold a study"):
-        repair(tmp_path)
+        restore(tmp_path)
     (tmp_path / "study.sqlite").write_bytes(b"no database")
     with pytest.raises(RuntimeError, match="cannot be restored: its settings are whole neither"):
-        repair(tmp_path)
+        restore(tmp_path)
     assert (tmp_path / "study.sqlite").read_bytes() == b"no database"
 
 

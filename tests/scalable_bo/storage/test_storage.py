@@ -24,7 +24,7 @@ from scalable_bo.storage.checkpoints import (
 from scalable_bo.storage.lock import WriterLock
 from scalable_bo.storage.log import pack
 from scalable_bo.storage.record import make_settings
-from scalable_bo.storage.repair import repair
+from scalable_bo.storage.repair import restore
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes
 from scalable_bo.storage.sqlite import CheckpointFolder, SQLiteStorage, connect
@@ -173,7 +173,7 @@ def test_files_of_a_study_are_its_owners_alone(tmp_path: Path) -> None:
             for _ in range(2):
                 study.tell(study.ask(2), [1.0, 2.0])
         (folder / "study.sqlite").write_bytes(b"no database")
-        repair(folder)
+        restore(folder)
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [folder, *folder.rglob("*")]}
@@ -199,7 +199,7 @@ def test_files_in_the_folder_of_a_group_are_the_groups(
             for _ in range(2):
                 study.tell(study.ask(2), [1.0, 2.0])
         (folder / "study.sqlite").write_bytes(b"no database")
-        repair(folder)
+        restore(folder)
     finally:
         os.umask(before)
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
@@ -293,7 +293,7 @@ def make_older(folder: Path, version: int) -> None:
                 values = [
                     one for one, name in zip(row[1:], names[1:], strict=True) if name != "seal"
                 ]
-                seal = (legacy.digest_of(values), row[0])
+                seal = (legacy.seal_of(values), row[0])
                 connection.execute(f"UPDATE {table} SET seal = ? WHERE rowid = ?", seal)
         connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
@@ -359,7 +359,7 @@ def test_a_damaged_study_of_an_older_version_is_refused_and_its_backup_is_restor
         with pytest.raises(RuntimeError, match="is damaged: .* `scalable-bo repair"):
             read(folder)
     assert (folder / "study.sqlite").read_bytes() == content
-    assert repair(folder) == ["what was written after the last backup"]
+    assert restore(folder) == ["what was written after the last backup"]
     assert torch.equal(SQLiteStorage(folder).load(3).rows.X, whole.rows.X)
 
 

@@ -25,7 +25,7 @@ from scalable_bo.report.snapshot import read_snapshot, to_frame
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.storage.checkpoints import load_checkpoint, save_checkpoint
 from scalable_bo.storage.parquet import LONGEST_TEXT
-from scalable_bo.storage.repair import repair
+from scalable_bo.storage.repair import restore
 from scalable_bo.storage.sqlite import CheckpointFolder, append, connect
 from scalable_bo.study.study import Study
 from tests.scalable_bo.frames import timeless
@@ -184,7 +184,7 @@ def test_a_broken_database_loses_no_more_than_the_calls_from_its_broken_part_on(
     database.write_bytes(content[:keep] + (bytes(len(content) - keep) if damage == "torn" else b""))
     with pytest.raises(RuntimeError, match="is damaged: "):
         make(tmp_path / "study", num_initial=4)
-    assert repair(tmp_path / "study") in ([], ["what was written after the last backup"])
+    assert restore(tmp_path / "study") in ([], ["what was written after the last backup"])
     with make(tmp_path / "study", num_initial=4) as study:
         pd.testing.assert_frame_equal(study.to_dataframe(), frame)
         study.ask(2)
@@ -210,7 +210,7 @@ def test_a_write_that_was_killed_is_undone_whatever_is_left_of_its_journal(
         study = make(tmp_path / "midst", num_initial=4)
     except RuntimeError as error:
         assert num_bytes is not None and "scalable-bo repair" in str(error)  # noqa: PT017
-        repair(tmp_path / "midst")
+        restore(tmp_path / "midst")
         study = make(tmp_path / "midst", num_initial=4)
     pd.testing.assert_frame_equal(study.to_dataframe(), frame)
     study.close()
