@@ -26,8 +26,6 @@ from scalable_bo.experiments.records import Record, read_records
 
 SHARED = ("problem", "q", "budget", "noise", "seed")
 MEASURES = ("regret_recommended", "regret")
-
-
 Runs = dict[tuple[Any, ...], Record]  # by what they share with the others'
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from botorch.models.utils.gpytorch_modules import get_covar_module_with_dim_scaled_prior
 from gpytorch import Module
-from gpytorch.constraints import GreaterThan
+from gpytorch.constraints import GreaterThan, Interval
 from gpytorch.kernels import AdditiveKernel, Kernel, RBFKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import GammaPrior
@@ -40,7 +40,8 @@ MOST_INPUTS_APART = 10
 # Further kernels, as an ask's reason has them
 APART = "inputs that act apart"
 SMOOTH = "a smooth, elongated function"
-LENGTHSCALE_SMOOTH = 4.0  # where its fit starts
+LENGTHSCALE_SMOOTH = 4.0  # where its fit starts; the bound leaves three digits of the least noise
+LARGEST_OUTPUTSCALE = 1e-3 * LEAST_NOISE / torch.finfo(torch.float64).eps
 SHARE_APART = 3.0
 SHARE_TOGETHER = 0.1
 LENGTHSCALE_APART = 0.5
@@ -180,7 +181,8 @@ class SurrogateFactory:
 
 def _kernel_smooth(dim: int) -> Kernel:
     """Return a kernel without priors, at lengthscales by which functions are nearly parabolas."""
-    smooth = ScaleKernel(RBFKernel(ard_num_dims=dim))
+    bound = Interval(LEAST_NOISE, LARGEST_OUTPUTSCALE)
+    smooth = ScaleKernel(RBFKernel(ard_num_dims=dim), outputscale_constraint=bound)
     smooth.base_kernel.lengthscale = LENGTHSCALE_SMOOTH
     smooth.outputscale = LENGTHSCALE_SMOOTH**4  # the variance of parabolas is then about 1
     return smooth
