@@ -152,7 +152,7 @@ def test_a_fit_ends_soon_after_its_deadline_with_what_it_has() -> None:
         callback=numbers.append,
         **given,
     )
-    assert numbers == [1, 2, 3]  # one of each scale, and one of inputs that act apart
+    assert numbers == [1, 2, 3, 4]  # one of each scale, and one by each further kernel
     assert not model.training
     assert all(parameter.isfinite().all() for parameter in model.parameters())
 
