@@ -33,7 +33,7 @@ from benchmarks.scripts import script_parser
 from scalable_bo.cli.console import bad_input, check_folder
 from scalable_bo.experiments.cells import Cell, Status, files, run_cells
 from scalable_bo.experiments.records import Record, finished_record, read_records
-from scalable_bo.experiments.thompson.thompson_cell import ThompsonCell
+from scalable_bo.experiments.thompson.cell import ThompsonCell
 from surrogates import checks
 from surrogates.solvers.registry import SOLVERS
 

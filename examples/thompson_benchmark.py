@@ -12,8 +12,8 @@ from pathlib import Path
 from scalable_bo.experiments.cells import run_cells
 from scalable_bo.experiments.plots import plot_thompson
 from scalable_bo.experiments.presets import find_preset
+from scalable_bo.experiments.thompson.cell import ThompsonCell
 from scalable_bo.experiments.thompson.table import summarise
-from scalable_bo.experiments.thompson.thompson_cell import ThompsonCell
 
 preset = replace(find_preset("smoke"), name="example", num_initial=500, num_rounds=4, q=16, dim=6)
 out = Path("results/example")

@@ -35,7 +35,7 @@ from acquisition import (
 from scalable_bo import Float, Space, Study
 from scalable_bo.experiments.cells import run_cell
 from scalable_bo.experiments.presets import THOMPSON_PRESETS
-from scalable_bo.experiments.thompson.thompson_cell import ThompsonCell
+from scalable_bo.experiments.thompson.cell import ThompsonCell
 from tests.simulated_device import NAME, counting_waits, simulated_device
 
 LIGHT = partial(

@@ -76,7 +76,7 @@ class ThompsonCommand(Benchmark):
         from scalable_bo.experiments.markdown_tables import THOMPSON
         from scalable_bo.experiments.plots import plot_thompson
         from scalable_bo.experiments.presets import VARIATIONS, find_preset, vary
-        from scalable_bo.experiments.thompson.thompson_cell import ThompsonCell, check_settings
+        from scalable_bo.experiments.thompson.cell import ThompsonCell, check_settings
         from surrogates.systems.processes import shares
 
         variations = {name: getattr(self, name) for name in VARIATIONS}

@@ -102,10 +102,9 @@ def fit_warped(
         modules = factory.modules(few, kernel)
         is_free = kernel is not None and not list(modules["covar_module"].named_priors())
         jacobian = given.log_jacobian(told)
-        most = None
+        most = None if kernel is None else EVALUATIONS_OF_FURTHER
         watch.least = -math.inf
         if kernel is not None and best is not None:
-            most = EVALUATIONS_OF_FURTHER
             watch.least = (best.likelihood if is_free else best.density) - jacobian
         model = _fit(given, modules, given.rows_of(told), watch, most)
         density = watch.best + jacobian

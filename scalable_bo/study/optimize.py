@@ -340,14 +340,14 @@ def _evaluation_by(objective: Callable[..., Any] | Command) -> Callable[..., Eva
 def _check(run: Run) -> None:
     checks.integer("rounds", run.rounds, 0)
     checks.positive_int("batch", run.batch)
-    if not callable(run.objective) and not isinstance(run.objective, Command):
-        raise TypeError(
-            f"`objective` must be a function or a `Command`, got {run.objective!r:.80}."
-        )
-    if run.timeout is not None:
-        checks.positive_float("timeout", run.timeout)
-    if run.seconds is not None:
-        checks.positive_float("seconds", run.seconds)
+    objective, callbacks = run.objective, run.callbacks
+    if not callable(objective) and not isinstance(objective, Command):
+        raise TypeError(f"`objective` must be a function or a `Command`, got {objective!r:.80}.")
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        raise TypeError(f"`callbacks` must be a list of functions, got {callbacks!r:.80}.")
+    for name, value in (("timeout", run.timeout), ("seconds", run.seconds)):
+        if value is not None:
+            checks.positive_float(name, value)
     if run.max_failures is not None:
         checks.integer("max_failures", run.max_failures, 0)
     if run.retry not in (None, "once"):

@@ -23,7 +23,7 @@ from scalable_bo.cli.console import read_integers
 from scalable_bo.experiments.presets import THOMPSON_PRESETS
 from scalable_bo.experiments.regression.methods import REGRESSION_METHODS
 from scalable_bo.experiments.regression.regression_cell import RegressionCell
-from scalable_bo.experiments.thompson.thompson_cell import ThompsonCell
+from scalable_bo.experiments.thompson.cell import ThompsonCell
 from surrogates.solvers.registry import SOLVERS
 from tests.toy_regression import toy_table
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from scalable_bo.experiments.cells import run_cells
 from scalable_bo.experiments.presets import find_preset
-from scalable_bo.experiments.thompson.thompson_cell import ThompsonCell
+from scalable_bo.experiments.thompson.cell import ThompsonCell
 from tests.surrogates.shared_rows import Results, as_bytes
 
 CELL = ThompsonCell(

@@ -367,6 +367,14 @@ def test_an_objective_that_cannot_be_called_is_refused() -> None:
         make_study().optimize(3, 1, 1)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("callbacks", [[3], print])
+def test_callbacks_that_cannot_be_called_are_refused_before_any_work(callbacks: Any) -> None:
+    asked: list[object] = []
+    with pytest.raises(TypeError, match="`callbacks` must be a list of functions, got "):
+        make_study().optimize(asked.append, 1, 1, callbacks=callbacks)
+    assert not asked
+
+
 def test_there_is_no_result_before_a_value() -> None:
     with pytest.raises(ValueError, match="no finite value has been told. Tell one"):
         _ = make_study().result

@@ -21,7 +21,7 @@ from scalable_bo.experiments.regression.regression_cell import (
     fit_hyperparameters,
     negative_log_likelihood,
 )
-from scalable_bo.experiments.thompson.thompson_cell import ThompsonCell
+from scalable_bo.experiments.thompson.cell import ThompsonCell
 from surrogates import CG, Solver
 from tests.surrogates.solvers.toy_solver import ConjugateResiduals
 from tests.toy_regression import LENGTHSCALE, NOISE_STD, SIGNAL_STD, toy_table

@@ -13,9 +13,9 @@ import pytest
 from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments.cells import run_cell, run_cells
 from scalable_bo.experiments.presets import THOMPSON_PRESETS
+from scalable_bo.experiments.thompson import cell as cell_module
 from scalable_bo.experiments.thompson import samplers
-from scalable_bo.experiments.thompson import thompson_cell as cell_module
-from scalable_bo.experiments.thompson.thompson_cell import ThompsonCell, check_settings
+from scalable_bo.experiments.thompson.cell import ThompsonCell, check_settings
 from surrogates import CG, Checkpoint, SketchAndProject
 from surrogates.solvers import sketch_and_project
 
