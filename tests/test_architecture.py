@@ -259,7 +259,7 @@ def _is_number(node: ast.expr) -> bool:
 
 
 def test_a_name_means_one_thing_in_a_package() -> None:
-    """Of files, classes and public functions; but for the `main` of scripts."""
+    """No two files, classes or public functions share a name, except the `main` of scripts."""
     for package in (*PACKAGES, "benchmarks"):
         places = defaultdict(list)
         for path in sorted((ROOT / package).rglob("*.py")):

@@ -184,7 +184,7 @@ class Space:
 
     @property
     def choices(self) -> dict[str, Sequence[Choice]]:
-        """What is in the columns of choices and of fixed values, by their names."""
+        """The values that each categorical parameter can take, and each fixed value, by name."""
         varying = {n: p.choices for n, p in self.params.items() if isinstance(p, Categorical)}
         return varying | {name: (value,) for name, value in self.fixed.items()}
 

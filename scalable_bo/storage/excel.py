@@ -19,7 +19,7 @@ require("pandas", extra="tables", user="An Excel file")
 import openpyxl
 import pandas as pd
 
-# What is no text in XML, and what would be read as the code of a character
+# Characters that XML does not allow, and underscores that would be read as the start of a code
 CODED = re.compile("[\0-\x08\x0b-\x1f\ud800-\udfff\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)")
 CODE = re.compile("_x([0-9A-Fa-f]{4})_")
 

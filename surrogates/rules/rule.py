@@ -89,14 +89,14 @@ class FiniteRank(Covariance):
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """What is to be drawn of a posterior.
+    """A request for paths of a posterior.
 
     Attributes:
-        data: what it is of.
+        data: that the posterior is of.
         num_paths: s.
         generator: of all randomness.
-        spanning: the functions behind a posterior, whose covariance about the mean is its own as
-            far as so many can have it.
+        spanning: whether to draw the functions behind a posterior, whose covariance about the mean
+            is its own as far as so many can have it.
         prior: the prior paths to condition; drawn if ``None``.
         warm: (k, 1) weights of the first k points to start the mean from; ``None`` for zeros.
         callback: of the solve.
