@@ -37,6 +37,11 @@ def test_the_version_is_the_same_in_all_places() -> None:
     assert headings[0].split()[1] == VERSION
 
 
+def test_a_version_has_at_most_eighty_lines_in_the_change_log() -> None:
+    versions = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    assert versions and all(len(version.splitlines()) <= 80 for version in versions)
+
+
 def built(pattern: str) -> Path:
     found = sorted((ROOT / "dist").glob(pattern))
     if not found:
