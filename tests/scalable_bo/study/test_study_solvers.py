@@ -8,22 +8,13 @@ import torch
 
 from acquisition.thompson import ParallelThompsonSampling
 from scalable_bo import Categorical, Float, Int, Space, Study
-from surrogates import CG, SDD, Nystrom, PathwiseGP, PivotedCholesky, SketchAndProject, Solver
-from surrogates.solvers.registry import SOLVERS, make_solver
+from surrogates import PathwiseGP, Solver
 from tests import problems
+from tests.card import CARD
 
 # What a stochastic method leaves of so few values, it says
 pytestmark = pytest.mark.filterwarnings("ignore::surrogates.solvers.run.UnsolvedWarning")
 
-CARD: dict[str, Solver] = {name: make_solver(name) for name in SOLVERS} | {
-    "sdd-paper": SDD.paper(),
-    "cg-100": CG(Nystrom(100)),
-    "cg-gaussian": CG(Nystrom(100, sketch="gaussian")),
-    "cg-pivoted": CG(PivotedCholesky(100)),
-    "cg-plain": CG(None),
-    "sap-leverage": SketchAndProject.sap(blocks="leverage", block_size=50),
-    "sap-dpp": SketchAndProject.sap(blocks="dpp", block_size=50),
-}
 SPACES = {
     "1": Space(x=Float(0.0, 1.0)),
     "3": Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0), z=Float(0.0, 1.0)),

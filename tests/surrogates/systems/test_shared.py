@@ -152,6 +152,20 @@ def test_sums_over_processes_are_taken_in_pairs(tmp_path: Path) -> None:
     assert parts[0]["bytes"] == pytest.approx(sent * (2.0 + 1.25), rel=0.01)
 
 
+ALONE = {"cholesky", "cg-gaussian", "cg-pivoted", "sap-leverage", "sap-dpp"}
+
+
+def test_every_solver_shares_rows_or_says_what_to_use(tmp_path: Path) -> None:
+    for part in shared_rows.results(shared_rows.solve_by_the_card, 2, tmp_path):
+        for name, found in part.items():
+            if name in ALONE:
+                assert " Use " in as_text(found), name
+            elif not name.startswith("sdd-"):  # whose published steps may be too long here
+                assert (found < 1.0).all(), name  # that of zero
+            else:
+                assert (found <= 1.0).all(), name
+
+
 def test_random_rows_go_on_from_stream_to_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("surrogates.systems.shared_rows.ROWS_PER_STREAM", 8)
     rows = SharedRows(30, torch.device("cpu"))
