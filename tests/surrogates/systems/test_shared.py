@@ -160,10 +160,10 @@ def test_every_solver_shares_rows_or_says_what_to_use(tmp_path: Path) -> None:
         for name, found in part.items():
             if name in ALONE:
                 assert " Use " in as_text(found), name
-            elif not name.startswith("sdd-"):  # whose published steps may be too long here
-                assert (found < 1.0).all(), name  # that of zero
             else:
-                assert (found <= 1.0).all(), name
+                assert (found <= 1.0).all(), name  # that of zero
+                # The published steps of dual descent may be too long here
+                assert name.startswith("sdd-") or (found < 1.0).any(), name
 
 
 def test_random_rows_go_on_from_stream_to_stream(monkeypatch: pytest.MonkeyPatch) -> None:
