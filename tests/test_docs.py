@@ -38,15 +38,15 @@ def snippets(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-def load_hooks() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs/hooks.py")
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-hooks = load_hooks()
+hooks = load("hooks")
 
 
 def run(page: Path, codes: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +136,15 @@ def test_the_toml_page_has_every_key_and_its_file_is_valid(tmp_path: Path) -> No
     path.write_text(file)
     space = read_config(path).build_space(imports=False).to_dict()
     assert space["parameters"].keys() == tomllib.loads(file)["space"].keys()
+
+
+def test_the_page_of_measurements_is_that_of_the_records() -> None:
+    measured = load("measured")
+    page = measured.PAGE.read_text(encoding="utf-8")
+    assert measured.renewed(page) == page, "`python docs/measured.py` renews the tables"
+    assert set(re.findall(r"<!-- (\w+) -->", page)) == set(measured.TABLES)
+    assert page.count("\n|---|") == len(measured.TABLES), "every table has its record"
+    assert len(page.splitlines()) <= 250
 
 
 def test_every_example_ends_with_its_picture() -> None:
