@@ -6,6 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 SIBLINGS = ("surrogates", "acquisition")
+# scalable_bo itself is on no package index
+INSTALL = "Install the extra `{0}`: pip install '.[{0}]' in a clone, or '<wheel file>[{0}]'."
 
 
 class MissingPackageError(ImportError):
@@ -29,8 +31,7 @@ def require(module: str, *, extra: str, user: str) -> None:
     """
     if not is_installed(module):
         raise MissingPackageError(
-            f"{user} needs the package `{module}`, which is not installed. Install it: pip install"
-            f" 'scalable-bo[{extra}]'",
+            f"{user} needs the package `{module}`, which is not installed. {INSTALL.format(extra)}",
             name=module,
         )
 

@@ -1,8 +1,8 @@
 """Interactive pictures of a study, as Plotly figures.
 
 Each function takes a :class:`Study` and returns a ``plotly.graph_objects.Figure``: ``show()`` opens
-it, a notebook shows it, ``write_html`` and ``write_image`` keep it. They need Plotly, ``pip install
-'scalable-bo[plot]'``. Predictions are the surrogate's, given all values so far; bands are two
+it, a notebook shows it, ``write_html`` and ``write_image`` keep it. They need Plotly, which the
+extra ``plot`` brings. Predictions are the surrogate's, given all values so far; bands are two
 standard deviations, without the noise. The report draws the same.
 """
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from scalable_bo._packages import INSTALL
 from scalable_bo.cli.console import (
     Commands,
     optional,
@@ -20,8 +21,6 @@ from scalable_bo.cli.running import Benchmark, BenchmarkPlan
 
 if TYPE_CHECKING:
     from scalable_bo.experiments.records import Record
-
-EXTRA = "pip install 'scalable-bo[league]'"
 
 league = Commands(add_completion=False, pretty_exceptions_enable=False)
 
@@ -81,7 +80,7 @@ class LeagueCommand(Benchmark):
         cells = [c for c in cells if c.optimiser not in missing and c.problem not in missing]
         absent = [f"{name} (needs {package})" for name, package in missing.items()]
         if absent:
-            typer.echo(f"Left out: {', '.join(absent)}. Install them: {EXTRA}", err=True)
+            typer.echo(f"Left out: {', '.join(absent)}. {INSTALL.format('league')}", err=True)
         if not cells:
             raise ValueError("There is nothing left to run.")
         picture = f"optimisers_{self.subset}.png"

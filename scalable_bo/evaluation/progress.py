@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import resource
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
@@ -36,14 +37,15 @@ class RoundProgress:
     Args:
         total: number of rounds; ``None`` if nobody knows.
         console: where to write; ``None`` for stderr.
-        enabled: write nothing if false.
+        enabled: write nothing if false; ``None`` for the bar alone, of a job that takes over 5 s.
     """
 
     def __init__(
-        self, total: int | None, *, console: Console | None = None, enabled: bool = True
+        self, total: int | None, *, console: Console | None = None, enabled: bool | None = True
     ) -> None:
         self._console = Console(stderr=True) if console is None else console
-        self._enabled = enabled
+        self._enabled = bool(enabled)
+        self._begins = time.monotonic() + 5.0
         self._bar = Progress(
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -52,7 +54,7 @@ class RoundProgress:
             TextColumn("{task.description}", markup=False),
             console=self._console,
             transient=True,
-            disable=not (enabled and _can_show_a_bar(self._console)),
+            disable=enabled is False or not _can_show_a_bar(self._console),
         )
         self._task = self._bar.add_task("", total=total)
         self._log = _LinesOf(self)
@@ -62,6 +64,8 @@ class RoundProgress:
         a terminal only.
         """
         self._bar.update(self._task, description=text, completed=completed)
+        if time.monotonic() > self._begins:
+            self._bar.start()
 
     def finish_round(self, line: str) -> None:
         """Count one round and print its line."""
@@ -74,7 +78,8 @@ class RoundProgress:
 
     def __enter__(self) -> Self:
         self._log.attach()
-        self._bar.start()
+        if self._enabled:
+            self._bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -92,7 +97,7 @@ def fit(
     *,
     generator: torch.Generator | None = None,
     callback: StepCallback | None = None,
-    progress: bool = True,
+    progress: bool | None = None,
     **settings: Any,
 ) -> ModelT:
     """Learn the hyperparameters of ``model`` from its data by the method that suits it; return
@@ -105,7 +110,8 @@ def fit(
         generator: of what the method draws; seeded by the method if ``None``.
         callback: called after every step with the steps done and the method's own estimate of its
             objective, in nats.
-        progress: say on stderr what was chosen and why, and show a bar if that is a terminal.
+        progress: say on stderr what was chosen and why, and show a bar if that is a terminal. By
+            default only the bar is shown, once a fit has taken 5 s.
         settings: further arguments of the method.
 
     Raises:
@@ -145,19 +151,11 @@ def describe_search(progress: AcquisitionProgress) -> str:
     return f"{progress.stage} {progress.done}{total}"
 
 
-def fit_lines(callback: Callable[[str], None]) -> Callable[[int], None]:
-    """Return what says of a fit how far it has got, a line at a time."""
-    return lambda number: callback(describe_fit(number))
-
-
-def solve_lines(callback: Callable[[str], None]) -> Callable[[SolveProgress], None]:
-    """Return what says of a solve how far it has got, a line at a time."""
-    return lambda progress: callback(describe_solve(progress))
-
-
-def search_lines(callback: Callable[[str], None]) -> Callable[[AcquisitionProgress], None]:
-    """Return what says of a search how far it has got, a line at a time."""
-    return lambda progress: callback(describe_search(progress))
+def status_lines(
+    describe: Callable[[Any], str], callback: Callable[[str], None]
+) -> Callable[[Any], None]:
+    """Return a callback of a job that says in a line how far the job has got."""
+    return lambda progress: callback(describe(progress))
 
 
 class _LinesOf(logging.Handler):

@@ -23,7 +23,7 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor
 
-from scalable_bo._packages import require
+from scalable_bo._packages import INSTALL, require
 from scalable_bo.storage.log import Length, digest_of, pack, replay, unpack
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.storage import Ask, Contents, LoggedStorage, Write
@@ -508,8 +508,7 @@ def _engine(url: str) -> Engine:
         raise ValueError(f"{required}{url!r:.80}: {error}.") from error
     except ImportError as error:
         raise ImportError(
-            f"The driver of {shown} is not installed: {error}. Install it: pip install"
-            " 'scalable-bo[shared]'"
+            f"The driver of {shown} is not installed: {error}. {INSTALL.format('shared')}"
         ) from error
     if engine.dialect.name == "sqlite":  # whose driver would begin a transaction too late
         sa.event.listen(engine, "connect", _without_transactions)

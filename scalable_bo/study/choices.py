@@ -20,7 +20,7 @@ from acquisition.selection import KnownPoints, TooFewCandidates
 from acquisition.strategies import ThompsonStrategy
 from acquisition.strategy import Request
 from acquisition.thompson import ParallelThompsonSampling
-from scalable_bo.evaluation.progress import search_lines, solve_lines
+from scalable_bo.evaluation.progress import describe_search, describe_solve, status_lines
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.storage.pools import Pool
 from surrogates import PathwiseGP, SamplePaths, Solution
@@ -94,7 +94,7 @@ def choose_parts(
     seconds_solve = 0.0
     for part in parts:
         say = callback and _labelled(callback, part.label)
-        lines = say and solve_lines(say)
+        lines = say and status_lines(describe_solve, say)
         start = time.perf_counter()
         paths = []
         for model in part.models:
@@ -106,7 +106,7 @@ def choose_parts(
             request,
             paths=paths if isinstance(request.model, Sequence) else paths[0],
             shared=shared,
-            callback=say and search_lines(say),
+            callback=say and status_lines(describe_search, say),
         )
         if batches:
             request = request.beside(torch.cat(batches))

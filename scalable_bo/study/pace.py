@@ -20,7 +20,7 @@ from torch import Tensor
 from acquisition.outcomes import Success
 from acquisition.strategies import NUM_CANDIDATES, num_terms
 from acquisition.strategy import Strategy
-from scalable_bo.evaluation.progress import fit_lines
+from scalable_bo.evaluation.progress import describe_fit, status_lines
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import fit_warped, is_for_few
 from scalable_bo.modelling.training import TrainingData
@@ -227,7 +227,7 @@ def local_parts(
         told.part(near),
         generator,
         few=is_for_few(strategy, max(sizes), plan.num_rows),
-        callback=callback and fit_lines(callback),
+        callback=callback and status_lines(describe_fit, callback),
         deadline=deadline,
     )
     parts = []

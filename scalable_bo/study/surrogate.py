@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from scalable_bo.evaluation.progress import fit_lines
+from scalable_bo.evaluation.progress import describe_fit, status_lines
 from scalable_bo.modelling.factory import SurrogateFactory, mean_of
 from scalable_bo.modelling.fitting import REFIT_GROWTH, fit_warped
 from scalable_bo.modelling.training import FEWEST_VALUES, TrainingData
@@ -95,7 +95,7 @@ class KeptSurrogate:
                 data,
                 generator,
                 few=few,
-                callback=callback and fit_lines(callback),
+                callback=callback and status_lines(describe_fit, callback),
                 deadline=deadline,
             )
             return self.factory.build(data, small), data

@@ -23,7 +23,7 @@ def test_a_league_writes_records_a_table_and_a_plot_and_is_not_run_twice(
     )
     assert call(monkeypatch, league, *arguments) == 0
     output = capsys.readouterr()
-    assert "Left out: cma (needs cma). Install them: pip install 'scalable-bo[league]'" in (
+    assert "Left out: cma (needs cma). Install the extra `league`: pip install '.[league]'" in (
         output.err
     )
     assert re.search(r"sobol on branin-2, q 3, seed 0: regret \S+ after 6", output.err)

@@ -1,5 +1,7 @@
 """Fitting with a bar: what a user sees, and that the result is the same."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from rich.console import Console
@@ -18,7 +20,7 @@ def test_the_choice_is_said_and_the_fit_is_that_of_the_method(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     steps: list[int] = []
-    model = sbo.fit(sbo.PathwiseGP(X, Y), callback=lambda step, value: steps.append(step))
+    model = sbo.fit(sbo.PathwiseGP(X, Y), callback=lambda n, value: steps.append(n), progress=True)
     said, account = capsys.readouterr().err.splitlines()
     assert said == "fit_exact: 30 points, up to 1000 by the exact marginal likelihood"
     assert account.startswith("exact: taken, ")
@@ -28,9 +30,23 @@ def test_the_choice_is_said_and_the_fit_is_that_of_the_method(
     )
 
 
-def test_a_quiet_fit_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    sbo.fit(sbo.PathwiseGP(X, Y), "iterative", num_steps=1, progress=False)
+def test_a_fit_writes_nothing_unless_it_is_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
+    sbo.fit(sbo.PathwiseGP(X, Y), "iterative", num_steps=1)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("enabled", "shown"), [(None, 2), (True, 0), (False, None)])
+def test_a_terminal_shows_the_bar_of_a_long_fit_and_at_once_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, enabled: bool | None, shown: int | None
+) -> None:
+    clock = iter([0.0, 1.0, 6.0])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock.__next__))
+    with RoundProgress(None, console=Console(force_terminal=True), enabled=enabled) as bar:
+        started = [bar._bar.live.is_started]
+        for step in (1, 2):
+            bar.status("", completed=step)
+            started.append(bar._bar.live.is_started)
+    assert next((i for i, is_started in enumerate(started) if is_started), None) == shown
 
 
 @pytest.mark.parametrize("has_widgets", [False, True])
