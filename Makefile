@@ -28,7 +28,7 @@ WORKERS ?= 2
 
 PICTURES := $(patsubst examples/%.py,results/%.png,$(wildcard examples/*.py))
 
-.PHONY: help venv bench smoke test test-portable test-slow test-gpu test-botorch lint types examples docs dist dist-lowest clean
+.PHONY: help venv bench smoke test test-portable test-slow test-gpu test-botorch lint types examples gallery docs dist dist-lowest clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -61,9 +61,10 @@ test-gpu: $(INSTALLED) ## run the tests that need a CUDA device, on it
 test-botorch: $(INSTALLED) ## run BoTorch's own tests on PathwiseGP: BOTORCH_TESTS=<test/ of its repository> [BOTORCH_MODE=paths]
 	@$(BIN)/python -m tests.botorch_suite.runner '$(BOTORCH_TESTS)' --mode '$(BOTORCH_MODE)' -q --disable-warnings
 
-lint: $(INSTALLED) ## check style and formatting
+lint: $(INSTALLED) ## check style and formatting, and the words of the pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -q tests/test_prose.py
 
 types: $(INSTALLED) ## check the type annotations
 	$(BIN)/mypy
@@ -72,7 +73,11 @@ examples: $(INSTALLED) ## run every script in examples/, the large ones in small
 	@rm -f $(PICTURES)
 	@$(MAKE) --no-print-directory -j $(WORKERS) $(PICTURES)
 
-docs: .venv/extra-docs $(PICTURES) ## build the site into build/site: every page, the reference, the gallery; a warning is an error
+gallery: examples ## draw the stored pictures of the site again: of the examples, and of the pages
+	cp $(PICTURES) docs/gallery
+	@for script in docs/pictures/*.py; do PYTHONPATH=. MPLBACKEND=Agg $(BIN)/python $$script $${script%.py}.png || exit; done
+
+docs: .venv/extra-docs ## build the site into build/site from the stored pictures: every page, the reference, the gallery; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 dist: .venv/extra-dist ## build the sdist and the wheel into dist/, check them, and try the wheel in an empty environment
@@ -104,11 +109,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@printf 'TORCH ?= %s\nTORCH_INDEX ?= %s\n' '$(TORCH)' '$(TORCH_INDEX)' > .venv/choice.mk
 	@touch $@
 
-# The gallery's pictures are what the examples draw
+# An example draws its picture
 results/%.png: examples/%.py | $(INSTALLED)
 	OMP_NUM_THREADS=1 EXAMPLES=small MPLBACKEND=Agg $(BIN)/python $<
 
-# What building the site, or a release, needs besides
+# Further packages to build the site or a release
 .venv/extra-%: $(INSTALLED)
 	$(PIP) install -q -c .venv/constraints.txt -e '.[$*]'
 	@touch $@

@@ -8,10 +8,7 @@ Markdown, and is tested without MkDocs.
 import ast
 import importlib
 import json
-import os
 import re
-import subprocess
-import sys
 from collections import defaultdict
 from inspect import isclass, isfunction
 from pathlib import Path
@@ -47,11 +44,6 @@ def on_files(files: Any, config: Any) -> Any:
         if stale := files.get_file_from_path(uri):
             files.remove(stale)
         files.append(File.generated(config, uri, content=content))
-    drawn = {f"gallery/{picture.name}": picture for picture in pictures()}
-    for uri, picture in {**drawn, **draw_concepts(ROOT / "build/pictures")}.items():
-        if stale := files.get_file_from_path(uri):
-            files.remove(stale)
-        files.append(File.generated(config, uri, abs_src_path=str(picture)))
     return files
 
 
@@ -190,7 +182,7 @@ def gallery() -> Pages:
         source = script.read_text(encoding="utf-8")
         summary = " ".join((ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0].split())
         title = script.stem.replace("_", " ").capitalize()
-        drawn = any(picture.stem == script.stem for picture in pictures())
+        drawn = f"gallery/{script.stem}.png" in pictures()
         shown = f"![{title}]({script.stem}.png)\n\n" if drawn else ""
         parts = "\n\n".join(
             f"{note}\n\n```{{.py}}\n{code}\n```" if code else note for note, code in cells(source)
@@ -204,29 +196,13 @@ def gallery() -> Pages:
     return {"gallery/index.md": "\n".join([*index, "</div>"]) + "\n", **written}
 
 
-def pictures() -> list[Path]:
-    """Return what the examples have drawn; ``make docs`` runs those whose picture is not there."""
-    drawn = (ROOT / "results" / f"{script.stem}.png" for script in (ROOT / "examples").glob("*.py"))
-    return sorted(picture for picture in drawn if picture.exists())
-
-
-def concepts() -> dict[str, Path]:
-    """Return the script behind each picture of the pages, by the picture's address."""
-    scripts = sorted((ROOT / "docs/pictures").glob("*.py"))
-    return {f"pictures/{script.stem}.png": script for script in scripts}
-
-
-def draw_concepts(folder: Path) -> dict[str, Path]:
-    """Draw the pictures of the pages that are older than their scripts; return all by address."""
-    folder.mkdir(parents=True, exist_ok=True)
-    found = {}
-    for uri, script in concepts().items():
-        picture = folder / f"{script.stem}.png"
-        if not picture.exists() or picture.stat().st_mtime < script.stat().st_mtime:
-            command = [sys.executable, str(script), str(picture)]
-            subprocess.run(command, check=True, env=os.environ | {"MPLBACKEND": "Agg"})
-        found[uri] = picture
-    return found
+def pictures() -> dict[str, Path]:
+    """Return the stored pictures by their addresses; ``make gallery`` draws them again."""
+    docs = ROOT / "docs"
+    found = (
+        picture for folder in ("gallery", "pictures") for picture in docs.glob(f"{folder}/*.png")
+    )
+    return {picture.relative_to(docs).as_posix(): picture for picture in sorted(found)}
 
 
 def cells(source: str) -> list[tuple[str, str]]:
