@@ -32,8 +32,8 @@ bench = Commands(
 class ThompsonCommand(Benchmark):
     """Maximise functions drawn from a prior by parallel Thompson sampling.
 
-    Random search stands beside it. Runs (solver, lengthscale, seed) that the folder has a complete
-    record of are kept and not run again; an interrupted one goes on after its last finished round.
+    Random search is run for comparison. A run (solver, lengthscale, seed) with a complete record in
+    the folder is not repeated; an interrupted one continues after its last finished round.
 
     Args:
         preset: name of the settings: smoke, laptop, lin2023-small, lin2023-large or adasap2025.
@@ -109,8 +109,8 @@ class ThompsonCommand(Benchmark):
 class RegressionCommand(Benchmark):
     """Measure a Gaussian process on regression data: UCI's, or your own table.
 
-    On the UCI sets it has their published hyperparameters. Cells (data set, split, method) that the
-    folder has a record of, with the same settings, are kept and not run again.
+    The UCI sets have their published hyperparameters. A cell (data set, split, method) that has a
+    record with the same settings in the folder is not run again.
 
     Args:
         data: data sets, separated by commas: pol, elevators, bike, protein, keggdirected; or your

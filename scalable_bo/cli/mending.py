@@ -8,10 +8,9 @@ from scalable_bo.cli.study_commands import StudyPlace, folder_of, refusals
 
 
 def repair(place: StudyPlace) -> None:
-    """Restore a damaged study from what is whole of it, and say what is lost.
+    """Restore a damaged study from its database and backup, and say what is lost.
 
-    That is in its database and in its backup. The damaged files are kept beside. A study that is
-    whole stays as it is.
+    The damaged files are kept beside the restored ones. A study without damage is left as it is.
     """
     with refusals():
         from scalable_bo.storage.repair import restore

@@ -54,7 +54,7 @@ class Benchmark(ABC):
     """The options that all benchmarks share; a benchmark's own make its cells.
 
     Args:
-        rerun: run also what the folder has a record of, from the start.
+        rerun: run cells that have a record again, from the start.
         device: device to compute on: cpu, cuda, cuda:1.
         out: folder for the records, tables and plots, made if needed.
     """

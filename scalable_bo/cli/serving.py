@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 class ServeCommand:
     """Serve a study to workers on this machine or others, see `work`.
 
-    Its page is at the address that is printed. The token is in the file `token` of the study's
-    folder. Ctrl-C or SIGTERM ends the server; the same command goes on, and workers wait for it.
+    The study has a live page at the address that is printed. The token is in the file `token` of
+    its folder. Ctrl-C or SIGTERM ends the server. Workers wait until the same command is run again.
 
     Args:
         host: address to listen at.
         port: port to listen at, 0 for any.
-        lease: seconds after which a point of a silent worker comes back.
-        batch: points asked for at once, at least.
-        evaluations: points in all, after which workers end.
+        lease: seconds after which another worker gets the point of a silent one.
+        batch: smallest number of points to ask the study for at once.
+        evaluations: number of points after which workers end.
         certificate: file with the certificate of this machine, for TLS.
-        key: file with its key, if that is not in the certificate's.
-        plain: serve other machines without TLS, behind what encrypts.
+        key: file with the key of the certificate, if it is a separate file.
+        plain: serve other machines without TLS, behind a proxy that encrypts.
     """
 
     place: Annotated[
@@ -79,20 +79,20 @@ class ServeCommand:
 
 @dataclass(frozen=True)
 class WorkCommand:
-    """Evaluate points of a study that `serve` gives out, until there are no more.
+    """Evaluate the points of a served study, see `serve`, until there are no more.
 
-    Ctrl-C once: what is running is finished and told. Twice, and by SIGTERM or SIGHUP: at once, and
-    another worker gets the point.
+    After Ctrl-C the running evaluation is finished and told. A second Ctrl-C, SIGTERM or SIGHUP
+    ends at once, and another worker gets the point.
 
     Args:
         token_file: file with the token of the server.
-        function: what to evaluate, such as train:loss.
-        command: program to evaluate by, in place of a function.
-        timeout: seconds for an evaluation.
-        max_failures: failures beyond which this worker ends.
+        function: function to evaluate, such as train:loss.
+        command: program to run instead of a function.
+        timeout: time limit of an evaluation in seconds.
+        max_failures: number of failures beyond which this worker ends.
         patience: seconds to wait for a server that is down.
         certificate: file with the certificates to trust, in place of the system's.
-        plain: send the token over http to another machine all the same.
+        plain: allow http to another machine, which exposes the token.
     """
 
     url: Annotated[str, typer.Argument(help="Where the study is served.")]

@@ -40,10 +40,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def run(file: ConfigFile, as_json: AsJson = False) -> None:
-    """Run a study, or go on with it, until all rounds are done.
+    """Run or continue a study until all rounds are done.
 
-    What is pending is evaluated first. Ctrl-C once: what is running is awaited and stored. Twice,
-    and by SIGTERM or SIGHUP: at once. The same command goes on.
+    Pending points are evaluated first. After Ctrl-C running evaluations are awaited and stored; a
+    second Ctrl-C, SIGTERM or SIGHUP ends at once. The same command continues the study.
     """
     with refusals():
         from scalable_bo.cli.config import read_config
@@ -105,8 +105,8 @@ def ask(
 ) -> None:
     """Ask for points to evaluate, which are pending until they are told.
 
-    With --json there is a line for each, as `run` gives to a program. With --out they are in a
-    sheet with an empty column for each outcome, which `tell` takes when it is filled in.
+    --json prints a line for each point, as `run` gives it to a program. --out writes a sheet with
+    an empty column for each outcome, to fill in and give to `tell`.
     """
     with refusals(), _opened(file) as study:
         if out is not None:
@@ -187,9 +187,9 @@ def correct(
     noise: Annotated[
         float | None, typer.Option(help="Known variance, where all values have one.")
     ] = None,
-    why: Annotated[str, typer.Option(help="Kept with what the point was told before.")] = "",
+    why: Annotated[str, typer.Option(help="Reason, kept with the former value.")] = "",
 ) -> None:
-    """Give a point that was told another value; what it was before is kept beside the study."""
+    """Change the value of a point; the study keeps the former value, too."""
     with refusals(), _opened(file) as study:
         study.correct(id, _read_values(values, study.outcomes), noise, why)
         typer.echo(f"corrected {study.changes[-1]}")
@@ -215,7 +215,7 @@ def _read_values(texts: list[str], outcomes: Sequence[str]) -> Any:
 
 
 def status(place: StudyPlace, as_json: AsJson = False) -> None:
-    """Show where a study stands."""
+    """Show the progress of a study."""
     with refusals():
         from scalable_bo.storage.rows import few
 
@@ -241,8 +241,8 @@ def export(
     Its columns are parameters, value, noise, status, reason, ask, the times at which each point was
     asked for and told, the seconds that its evaluation took, and notes.
 
-    In .csv and .xlsx, a text that a spreadsheet would run as a formula gets a ' before it, which is
-    taken off where the file is added as data.
+    In .csv and .xlsx files, a text that a spreadsheet would run as a formula begins with a ', which
+    is removed if the file is added as data.
     """
     with refusals():
         from scalable_bo.report.snapshot import to_frame
@@ -261,7 +261,7 @@ def report(
         Path | None, typer.Option(help="Page to write.  [default: report.html in the folder]")
     ] = None,
 ) -> None:
-    """Write one HTML page that shows a study as it stands."""
+    """Write a report on a study, one HTML page."""
     with refusals():
         from scalable_bo.report.page import write_report
 
@@ -275,7 +275,7 @@ def report(
 def check(file: ConfigFile, as_json: AsJson = False) -> None:
     """Check a study's configuration, data and objective, and predict what a run will take.
 
-    Without [run] and [objective], points are asked for by hand, and there is nothing to predict.
+    If the file has no objective and no run, you ask for points yourself, and nothing is predicted.
     """
     with refusals():
         import torch

@@ -1,7 +1,7 @@
 """Where a study keeps what it knows: the ``Storage`` protocol, and the one in memory.
 
 A further storage is a class with these methods, given as ``Study(space, ..., storage=...)``, and a
-line in the suite that all of them pass (``tests/scalable_bo/study/test_storages.py``).
+line in the suite that all of them pass (``tests/scalable_bo/storage/test_storages.py``).
 """
 
 from __future__ import annotations
