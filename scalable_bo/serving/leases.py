@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-LOOKS = 20  # for leases that have expired, in the time of one
 NOBODY = ""  # holds what was pending when the server started
 
 
@@ -37,7 +36,6 @@ class Leases:
         self.seconds = seconds
         self._clock = clock
         self._held: dict[int, Lease] = {}
-        self._next_look = clock()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -63,11 +61,7 @@ class Leases:
 
     def expired(self) -> list[int]:
         """End the leases that were not renewed in time, and return their points."""
-        now = self._clock()
-        if now < self._next_look:
-            return []
-        self._next_look = now + self.seconds / LOOKS
-        found = [id for id, lease in self._held.items() if lease.until <= now]
+        found = [id for id, lease in self._held.items() if lease.until <= self._clock()]
         self.end(found)
         return found
 

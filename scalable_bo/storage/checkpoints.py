@@ -40,16 +40,24 @@ class Checkpoint:
 
 
 def save_checkpoint(kept: Checkpoints, checkpoint: Checkpoint) -> None:
-    """Keep a checkpoint, and remove all but the last two."""
+    """Keep a checkpoint, and remove all but the last two; one that cannot be written is left out
+    with a warning.
+    """
     tensors = {
         name: tensor.detach().cpu().clone().contiguous()
         for name, tensor in checkpoint.tensors.items()
     }
     digest = _digest(checkpoint.ask, checkpoint.kernel, tensors)
     about = {"format": FORMAT, "ask": checkpoint.ask, "kernel": checkpoint.kernel, "digest": digest}
-    kept.write(checkpoint.ask, save(tensors, metadata={"scalable_bo": json.dumps(about)}))
-    for number in kept.numbers()[NUM_KEPT:]:
-        kept.remove(number)
+    try:
+        kept.write(checkpoint.ask, save(tensors, metadata={"scalable_bo": json.dumps(about)}))
+        for number in kept.numbers()[NUM_KEPT:]:
+            kept.remove(number)
+    except OSError as error:
+        warn(
+            f"The checkpoint {kept.describe(checkpoint.ask)} could not be kept ({error}). A study"
+            " that is opened without it computes the surrogate again from the stored rows."
+        )
 
 
 def load_checkpoint(kept: Checkpoints, up_to: int) -> Checkpoint | None:

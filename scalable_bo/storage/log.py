@@ -27,6 +27,7 @@ from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes, Rows
 from scalable_bo.storage.storage import Ask, Change, Contents, Source, Write
 
+_TEXT = "write"  # the JSON among the tensors; the header, where it once was, holds 100 MB
 _DATACLASSES = {kind.__name__: kind for kind in (Ask, AskReport, Change, Source)}
 
 
@@ -80,14 +81,16 @@ def pack(write: Write) -> bytes:
         return value
 
     text = json.dumps([write.name, [plain(argument) for argument in write.arguments]])
-    return save_tensors(tensors, {"write": text})
+    tensors[_TEXT] = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    return save_tensors(tensors)
 
 
 def unpack(content: bytes) -> Write:
     """Return a write of bytes whose digest is right."""
     try:
-        text = note_in(content, "write")
         tensors = load_tensors(content)
+        packed = tensors.get(_TEXT)
+        text = note_in(content, _TEXT) if packed is None else packed.numpy().tobytes()
     except (SafetensorError, ValueError, KeyError) as error:
         raise RuntimeError(f"A write of the study cannot be read: {error}.") from error
 

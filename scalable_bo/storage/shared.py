@@ -15,12 +15,11 @@ import os
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from torch import Tensor
 
 from scalable_bo._packages import INSTALL, require
@@ -130,7 +129,7 @@ class SQLStorage(LoggedStorage):
     @property
     def checkpoints(self) -> CheckpointTable:
         """The rows of the surrogate's checkpoints."""
-        return CheckpointTable(self._engine, self._study, self.name, self._reached)
+        return CheckpointTable(self)
 
     def load_settings(self) -> dict[str, Any] | None:
         """Read what the study was made with."""
@@ -165,7 +164,7 @@ class SQLStorage(LoggedStorage):
             writes, self._unread = self._unread, []
             contents = replay(writes, dim)
             if self._length.has_doubled:
-                with suppress(DBAPIError, OverflowError, SafetensorError):  # too much for one write
+                with suppress(DBAPIError, OverflowError):  # too much for one write
                     self._put_together(connection, contents)
         return contents
 
@@ -392,17 +391,9 @@ class SQLStorage(LoggedStorage):
 class CheckpointTable:
     """Checkpoints as the rows of a table, written beside the transactions of a study."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        study: str,
-        name: str,
-        reached: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        self._engine = engine
-        self._study = study
-        self._name = name
-        self._reached = reached
+    def __init__(self, storage: SQLStorage) -> None:
+        self._storage = storage
+        self._study = storage._study
 
     def numbers(self) -> list[int]:
         """Return the numbers of all, the newest first."""
@@ -430,14 +421,14 @@ class CheckpointTable:
 
     def describe(self, number: int) -> str:
         """Return what warnings call one of them."""
-        return f"of ask {number} of {self._name[0].lower()}{self._name[1:]}"
+        return f"of ask {number} of the study {self._study!r} in {self._storage._url}"
 
     def _is(self, number: int) -> sa.ColumnElement[bool]:
         return (_CHECKPOINTS.c.study == self._study) & (_CHECKPOINTS.c.ask == number)
 
     @contextmanager
     def _begun(self) -> Iterator[Connection]:
-        with self._reached(), self._engine.begin() as connection:
+        with self._storage._reached(), self._storage._engine.begin() as connection:
             yield connection
 
 

@@ -25,8 +25,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from safetensors import SafetensorError
-
 from scalable_bo.storage import legacy
 from scalable_bo.storage.lock import WriterLock
 from scalable_bo.storage.log import Length, digest_of, pack, replay, unpack
@@ -395,7 +393,7 @@ class _Held:
         Raises:
             DamagedError: if they cannot be read.
             OSError: if it cannot be written.
-            OverflowError, SafetensorError: if it is more than one write can hold.
+            OverflowError: if it is more than one write can hold.
         """
         assert self.connection is not None and self.dim is not None
         with reading(self.folder):
@@ -422,7 +420,7 @@ class _Held:
         start = time.monotonic()
         with suppress(OSError, DamagedError):
             if self.length.has_doubled and self.dim is not None:
-                with suppress(OSError, OverflowError, SafetensorError):
+                with suppress(OSError, OverflowError):
                     self.put_together()
             back_up(self.connection, self.folder / BACKUP)
             self.is_backed_up = True

@@ -417,7 +417,11 @@ class Study:
                 candidates.require(q - num_queued)
             X, ask, report = self._proposer.propose(q - num_queued, known, callback, candidates)
             X = torch.cat([known.queued, X])
-            ids = self._record.add_ask(X, ask, report, num_queued)
+            try:
+                ids = self._record.add_ask(X, ask, report, num_queued)
+            except BaseException:
+                self._proposer.surrogate.let_go()  # that of an ask which is not stored
+                raise
             self._last_ask = self._record.costs[ask.number]
         rows = None if candidates is None else [None] * num_queued + candidates.rows
         return Batch(ids, self.space.to_dicts(X), X, rows)

@@ -199,13 +199,17 @@ class KeptSurrogate:
         told = data(asks[checkpoint.ask - 1].num_observed)
         return mean_of(self.factory, told, checkpoint)
 
+    def let_go(self) -> None:
+        """Leave the surrogate of the last ask, which is restored from what is stored."""
+        self.model = None
+        self.fitted = None
+        self.checkpoint = None
+
     def forget(self) -> None:
         """Leave the surrogate of the last ask, and its checkpoints: its values have changed, and it
         is made again from those that are left.
         """
-        self.model = None
-        self.fitted = None
-        self.checkpoint = None
+        self.let_go()
         if self.checkpoints is not None:
             remove_checkpoints(self.checkpoints)
 

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
 from scalable_bo.storage.log import digest_of, pack, replay, unpack
@@ -77,6 +78,23 @@ def test_a_log_goes_on_from_contents_that_were_adopted() -> None:
         assert exactly(replay([unpack(content), *WRITES[number:]], 3)) == exactly(
             one_by_one(WRITES)
         )
+
+
+def test_writes_of_before_their_json_was_a_tensor_are_read() -> None:
+    older = []
+    for write in WRITES:
+        tensors = load(pack(write))
+        text = tensors.pop("write").numpy().tobytes().decode()
+        older.append(unpack(save(tensors, {"write": text})))
+    assert exactly(one_by_one(older)) == exactly(one_by_one(WRITES))
+
+
+def test_a_write_holds_more_text_than_a_header_of_safetensors() -> None:
+    reasons = dict.fromkeys(range(60000), "no" * 1000)
+    nothing = points(1)[:, 0].expand(len(reasons)) * NAN
+    outcomes = Outcomes(nothing, nothing, reasons)
+    found = unpack(pack(Write("add_outcomes", (range(len(reasons)), outcomes, 0)))).arguments[1]
+    assert found.reasons == reasons
 
 
 def test_a_digest_is_of_the_content_and_of_where_it_stands() -> None:

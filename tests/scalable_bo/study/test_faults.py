@@ -2,6 +2,7 @@
 and what is broken is named.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,6 +28,7 @@ from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.storage.checkpoints import load_checkpoint, save_checkpoint
 from scalable_bo.storage.parquet import LONGEST_TEXT
 from scalable_bo.storage.repair import restore
+from scalable_bo.storage.shared import CheckpointTable
 from scalable_bo.storage.sqlite import CheckpointFolder, append, connect
 from scalable_bo.study.study import Study
 from tests.scalable_bo.frames import timeless
@@ -134,7 +137,7 @@ def test_a_study_on_a_read_only_disk_can_be_looked_at(small_disk: Path, ended: s
         make(path)
 
 
-def test_an_ask_whose_checkpoint_did_not_fit_is_repeated_to_the_same_points(
+def test_an_ask_whose_checkpoint_does_not_fit_warns_or_is_refused_and_loses_nothing(
     small_disk: Path,
 ) -> None:
     with_space = make(None, num_initial=4)
@@ -143,12 +146,39 @@ def test_an_ask_whose_checkpoint_did_not_fit_is_repeated_to_the_same_points(
         each.ask(6)
         tell_all(each)
     filler = fill(small_disk)
-    with pytest.raises(OSError, match="could not be written: .*No space left.* Free space"):
+    with (
+        pytest.warns(UserWarning, match="ask-00000002.safetensors could not be kept .*No space"),
+        pytest.raises(OSError, match="could not be written: .* Nothing of this call was stored"),
+    ):
         study.ask(2)
     assert len(study.to_dataframe()) == 6
     assert not list((small_disk / "study" / "checkpoints").iterdir())
     filler.unlink()
     assert torch.equal(study.ask(2).X, with_space.ask(2).X)
+
+
+@pytest.mark.parametrize("place", ["folder", "database"])
+def test_an_ask_is_stored_whose_checkpoint_cannot_be_kept(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: object, number: int, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for kind in (CheckpointFolder, CheckpointTable):
+        monkeypatch.setattr(kind, "write", full)
+    where: dict[str, Any] = {"path": tmp_path / "study"}
+    if place == "database":
+        where = {"storage": f"sqlite:///{tmp_path}/shared.db", "name": "tuning"}
+    options: dict[str, Any] = {"maximize": True, "seed": 3, "num_initial": 4, "sampler": QUICK}
+    with Study(SPACE, **where, **options) as study, make(None, num_initial=4) as expected:
+        for each in (study, expected):
+            each.ask(6)
+            tell_all(each)
+        with pytest.warns(UserWarning, match="checkpoint .* could not be kept .*No space left"):
+            X = study.ask(2).X
+        assert torch.equal(X, expected.ask(2).X)
+    with Study(SPACE, **where, **options) as study:
+        assert torch.equal(study.pending.X, X)
 
 
 @pytest.fixture(scope="module")
