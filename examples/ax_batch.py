@@ -1,5 +1,5 @@
-"""Large Thompson batches in Ax: trials one by one through its Client,
-and 500 arms in one batch trial.
+"""Use large Thompson batches in Ax: single trials by its Client,
+and one batch trial of 500 arms.
 """
 
 # %% Maximise BoTorch's Hartmann function of six parameters; its maximum is 3.32
@@ -43,7 +43,7 @@ for number in range(3):
         client.complete_trial(trial_index=index, raw_data={"hartmann": found[-1]})
     print(f"round {number}: {len(trials)} trials, best {max(found):.3f}")
 
-# %% A batch trial of 500 arms, in one call
+# %% Ask for a batch trial of 500 arms in one call
 start = time.perf_counter()
 ((run,),) = strategy.gen(experiment=client._experiment, n=500)
 values = [value(arm.parameters) for arm in run.arms]
@@ -52,7 +52,7 @@ print(
     f" {max(values):.3f}, median {sorted(values)[250]:.3f}"
 )
 
-# %% Plot: the trials in their order, and the arms of the batch trial beside them
+# %% Plot the trials in order, and the arms of the batch trial beside them
 figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
 axes.plot(found, "o", color="#0072B2", markersize=3, label="trials, 40 a round")
 axes.plot(range(len(found), len(found) + len(values)), values, "o", color="#D55E00", markersize=2)

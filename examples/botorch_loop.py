@@ -20,7 +20,7 @@ X_initial = torch.rand(200, 6, dtype=torch.float64)
 Y_initial = problem(X_initial).unsqueeze(1)
 print(f"best of {len(X_initial)} random points: {Y_initial.max():.3f}")
 
-# %% Four points a round by expected improvement
+# %% Choose four points a round by expected improvement
 X = X_initial
 Y = Y_initial
 for number in range(1, 3):
@@ -33,7 +33,7 @@ for number in range(1, 3):
     Y = torch.cat([Y, problem(candidates).unsqueeze(1)])
     print(f"expected improvement, round {number}: {len(X)} points, best {Y.max():.3f}")
 
-# %% A hundred points a round by Thompson sampling: each maximises a posterior path of its own
+# %% Choose a hundred points a round by Thompson sampling: each maximises its own posterior path
 Y_improved = Y
 X = X_initial
 Y = Y_initial
@@ -53,7 +53,7 @@ for number in range(1, 4):
     Y = torch.cat([Y, problem(candidates).unsqueeze(1)])
     print(f"Thompson sampling, round {number}: {len(X)} points, best {Y.max():.3f}")
 
-# %% Plot: the best value so far
+# %% Plot the best value so far
 figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
 for name, values in (("expected improvement, 4 a round", Y_improved), ("Thompson, 100 a round", Y)):
     best = values.squeeze(1).cummax(0).values

@@ -1,9 +1,8 @@
-"""Constraints on inputs, which are known, and on outcomes, which are measured:
-qLogEI for a few points, Thompson batches for many.
+"""Keep known constraints on inputs and measured constraints on outcomes:
+qLogEI chooses a few points, a Thompson batch many.
 """
 
-# %% Gramacy's problem: the smallest x₀ + x₁ where two functions are at most 0, here with x₀ ≥ x₁
-# besides
+# %% Gramacy's problem: minimise x₀ + x₁ where two functions are at most 0, here also with x₀ ≥ x₁
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -40,7 +39,7 @@ X_initial = torch.rand(12, 2, generator=torch.Generator().manual_seed(0), dtype=
 Y_initial = measure(X_initial)
 print(f"in {len(X_initial)} random points: {smallest(X_initial, Y_initial):.4f}")
 
-# %% Three points a round by expected improvement
+# %% Choose three points a round by expected improvement
 torch.manual_seed(0)  # BoTorch's own starting points come from the global generator
 X = X_initial
 Y = Y_initial
@@ -61,8 +60,8 @@ for number in range(1, 4):
         f" {smallest(X, Y):.4f}"
     )
 
-# %% Twenty points a round by Thompson sampling: each is the best feasible point of a joint draw of
-# the three outcomes
+# %% Choose twenty points a round by Thompson sampling: each is the best feasible point of a joint
+# draw of the three outcomes
 X = X_initial
 Y = Y_initial
 batches = []

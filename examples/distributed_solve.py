@@ -10,8 +10,7 @@ from gpytorch.kernels import MaternKernel
 
 import scalable_bo as sbo
 
-# %% Every process runs this program on rows of its own; started without torchrun, it is the only
-# one
+# %% Every process runs this program on its own rows; without torchrun there is one process
 with sbo.processes(timeout_seconds=60.0) as device:
     n = 3000
     kernel = MaternKernel(nu=1.5).to(device)

@@ -1,9 +1,9 @@
-"""Drive an external simulator: a program that reads a JSON line for each point,
-and writes one. Some points fail, one hangs.
+"""Drive an external simulator: a program that reads a line of JSON for each point,
+and answers with a line. Some points fail, and one hangs.
 """
 
-# %% The simulator, in whatever language: here a thrown ball that is to land 80 m away; it knows
-# nothing of this package
+# %% The simulator may be in any language and need not know scalable_bo: here a ball is thrown, and
+# should land 80 m away
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -34,8 +34,8 @@ for line in sys.stdin:
     print(json.dumps(answer), flush=True)
 """
 
-# %% A process for each thread; what takes longer than the timeout is killed, and is a failed point
-# with its reason
+# %% Each thread runs a process. A process that exceeds the timeout is killed, and its point has
+# failed with that reason
 space = Space(speed=Float(5, 50), angle=Float(5, 89))
 with tempfile.TemporaryDirectory() as folder:
     program = Path(folder) / "simulate.py"
@@ -49,7 +49,7 @@ print(f"best {result.best_value:.3f} at {result.best_params}; {result.num_failed
 frame = study.to_dataframe()
 print(frame[frame["status"] == "failed"]["reason"].value_counts().to_string())
 
-# %% The same from the command line: `scalable-bo run study.toml` with
+# %% The command line does the same: `scalable-bo run study.toml` with
 #
 #     [objective]
 #     command = ["python", "simulate.py"]
@@ -59,7 +59,7 @@ print(frame[frame["status"] == "failed"]["reason"].value_counts().to_string())
 #     workers = 2
 #     timeout = 2.0
 
-# %% Plot: all throws, and those that gave no value
+# %% Plot all throws, and mark the failed ones
 figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
 failed = frame[frame["status"] == "failed"]
 thrown = frame[frame["status"] == "observed"]

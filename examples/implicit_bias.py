@@ -1,5 +1,5 @@
-"""See where a posterior by stochastic gradient descent is off, long before its solve has converged:
-at the borders of the data alone.
+"""See where a posterior by stochastic gradient descent is wrong long before its solve converges:
+only at the borders of the data.
 
 Figure 4 and Proposition 1 of Lin et al. (2023), "Sampling from Gaussian Process Posteriors using
 Stochastic Gradient Descent".
@@ -34,7 +34,7 @@ y = (
 )
 x = torch.linspace(-8, 8, 500, dtype=torch.float64).unsqueeze(1)
 
-# %% The same prior paths and noise, conditioned exactly and by ever longer descents
+# %% Condition the same prior paths and noise exactly, and by longer and longer descents
 kernel = RBFKernel().double()
 kernel.lengthscale = 0.5
 prior = {
@@ -73,8 +73,8 @@ for name in labels:
         f" {distances[name].max():.2f} at most"
     )
 
-# %% Spectral basis functions u_i = Σ_j U_ji k(·, x_j) / √λ_i, with K = U Λ Uᵀ, and the mean's error
-# along each
+# %% Spectral basis functions u_i = Σ_j U_ji k(·, x_j) / √λ_i, with K = U Λ Uᵀ, and the error of the
+# mean along each
 eigenvalues, U = (part.flip(-1) for part in torch.linalg.eigh(kernel(X).to_dense().detach()))
 shown = (1, 2, 3, 6, 12, 24)
 index = torch.tensor(shown) - 1

@@ -1,13 +1,13 @@
 """Expected improvement on a history of 50 000 points: the loop of a SingleTaskGP, with PathwiseGP
 in its place.
 
-An exact posterior would factorise a 50 000 × 50 000 matrix every round. That of paths multiplies
-with it, tile by tile, and factorises small matrices alone. `EXAMPLES=small` in the environment
-leaves 5000 points.
+An exact posterior would factorise a 50 000 × 50 000 matrix every round. Iterative solvers multiply
+with its tiles, and factorise small matrices alone. `EXAMPLES=small` in the environment leaves 5000
+points.
 """
 
-# %% Hartmann's function of six inputs, maximum 3.32, with noise: earlier campaigns have left many
-# points, none above 2.5
+# %% Maximise Hartmann's function of six inputs, with noise; its maximum is 3.32. Earlier campaigns
+# have left many points, none above 2.5
 import os
 import time
 from pathlib import Path
@@ -30,7 +30,7 @@ X = torch.rand(2 * NUM_POINTS, 6, dtype=torch.float64)
 X = X[hartmann(X, noise=False) < LARGEST][:NUM_POINTS]
 Y = hartmann(X).unsqueeze(1)
 
-# %% Hyperparameters from a few neighbourhoods of the data
+# %% Learn hyperparameters from a few neighbourhoods of the data
 # (fit_gpytorch_mll(ExactMarginalLogLikelihood(...)) would do the same)
 start = time.perf_counter()
 model = fit(PathwiseGP(X, Y, num_paths=64), "subsets", num_subsets=5, progress=False)
@@ -44,8 +44,8 @@ print(
     f" {', '.join(f'{value:.2f}' for value in model.covar_module.lengthscale.squeeze(0).tolist())}"
 )
 
-# %% Four points a round; the model of the next round sees them, too, and its solve starts from this
-# one's
+# %% Choose four points a round. The model of the next round includes them, and its solve starts
+# from this one's
 for number in range(1, NUM_ROUNDS + 1):
     start = time.perf_counter()
     leaders = X[Y.squeeze(1).topk(200).indices]
@@ -70,7 +70,7 @@ for number in range(1, NUM_ROUNDS + 1):
     X = torch.cat([X, batch])
     Y = torch.cat([Y, values])
 
-# %% Plot: what the history holds, and what the rounds have found
+# %% Plot the values of the history and of the rounds
 figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
 axes.hist(hartmann(X[:NUM_POINTS], noise=False), bins=80, log=True, color="#0072B2")
 for number, value in enumerate(hartmann(X[NUM_POINTS:], noise=False).tolist()):

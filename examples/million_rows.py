@@ -1,7 +1,7 @@
-"""Gaussian-process regression on a million rows: hyperparameters from samples of the data,
-predictions with standard deviations from each point's nearest data.
+"""Do Gaussian process regression on a million rows: hyperparameters come from samples of the data,
+predictions and standard deviations from the nearest data of each point.
 
-No matrix of the size of the data is ever made. `EXAMPLES=small` in the environment leaves 20 000
+No matrix of the size of the data is made. `EXAMPLES=small` in the environment leaves 20 000
 rows.
 """
 
@@ -32,14 +32,14 @@ def uniform(count: int) -> torch.Tensor:
 X = uniform(NUM_ROWS)
 y = truth(X) + NOISE * torch.randn(NUM_ROWS, generator=generator, dtype=torch.float64)
 
-# %% Hyperparameters by the exact likelihood of random samples; the model keeps all rows
+# %% Learn hyperparameters by the exact likelihood of random samples; the model keeps all rows
 start = time.perf_counter()
 kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=3))
 model = fit_sample(PathwiseGP(X, y.unsqueeze(1), covar_module=kernel))
 found = model.likelihood.noise.sqrt().item() * y.std().item()  # the model has standardised y
 print(f"fit to {NUM_ROWS} rows: {time.perf_counter() - start:.1f} s, noise ± {found:.3f}")
 
-# %% Predictions at new points, and how far off they are
+# %% Predict new points, and measure the errors
 start = time.perf_counter()
 X_new = uniform(5000)
 mean, variance = predict_by_neighbours(model, X_new)
@@ -49,7 +49,7 @@ print(f"{len(X_new)} predictions: {time.perf_counter() - start:.1f} s")
 print(f"root mean square error {errors.square().mean().sqrt():.4f}, the data's is {NOISE}")
 print(f"within two standard deviations: {(scores.abs() < 2).double().mean():.1%}")
 
-# %% Plot: a line through the cube, with the rows next to it
+# %% Plot the prediction along a line through the cube, with the nearest rows
 line = torch.full((200, 3), 0.5, dtype=torch.float64)
 line[:, 0] = torch.linspace(0, 1, 200)
 mean, variance = (values.squeeze(1) for values in predict_by_neighbours(model, line))

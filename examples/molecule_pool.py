@@ -1,8 +1,6 @@
-"""A Thompson batch from a pool of molecular fingerprints that is read part by part, whatever its
-size.
-"""
+"""Choose a Thompson batch from a pool of molecular fingerprints of any size, read part by part."""
 
-# %% A catalogue: fingerprints of 512 bits in families, packed eight to a byte, and names
+# %% Make a catalogue: names, and fingerprints of 512 bits in families, packed eight to a byte
 import tempfile
 from pathlib import Path
 
@@ -32,7 +30,7 @@ pq.write_table(pa.table({"fingerprint": packed, "name": names}), path)
 catalogue = sbo.FingerprintFile(path, "fingerprint", label="name")
 print(f"{catalogue.num_rows} molecules of {catalogue.num_bits} bits")
 
-# %% Two hundred were measured; five batches of fifty follow, each the best of fifty functions
+# %% Two hundred were measured. Five batches of fifty follow, each with the best of fifty functions
 bounds = torch.stack([torch.zeros(NUM_BITS), torch.ones(NUM_BITS)]).double()
 measured = rng.choice(NUM_MOLECULES, 200, replace=False)
 batches = [measured]

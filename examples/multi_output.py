@@ -1,4 +1,4 @@
-"""Two objectives at once: one PathwiseGP of two outputs with qLogNEHVI for a few points,
+"""Optimise two objectives: a PathwiseGP with two outputs and qLogNEHVI for a few points,
 a ModelListGP with Thompson batches for many.
 """
 
@@ -48,7 +48,7 @@ print(
     f" mean {error[0]:.4f} and {error[1]:.4f}"
 )
 
-# %% Four points by expected hypervolume improvement
+# %% Choose four points by expected hypervolume improvement
 torch.manual_seed(0)  # BoTorch's own starting points come from the global generator
 front = X[is_non_dominated(Y)]
 improvement = qLogNoisyExpectedHypervolumeImprovement(
@@ -68,8 +68,8 @@ print(
     f" {hypervolume(torch.cat([Y, problem(improved)])):.4f}"
 )
 
-# %% A list of models with hyperparameters of their own: Thompson batches for several trade-offs,
-# the worse of two weighted outputs each
+# %% Give each objective its own hyperparameters in a list of models. Choose Thompson batches for
+# several trade-offs: each maximises the worse of two weighted outputs
 models = ModelListGP(
     *(
         fit(PathwiseGP(X, Y[:, [i]]), "subsets", num_subsets=3, num_steps=30, progress=False)
@@ -95,7 +95,7 @@ print(
     f" {hypervolume(torch.cat([Y, problem(batch)])):.4f}"
 )
 
-# %% Plot: the objectives of all points; both are to be small
+# %% Plot the objectives of all points; smaller is better for both
 figure, axes = plt.subplots(figsize=(6, 4.5), layout="constrained")
 for values, color, label in (
     (Y, "#BBBBBB", "history"),

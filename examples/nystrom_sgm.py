@@ -1,5 +1,5 @@
-"""Stop stochastic gradient steps early in place of a penalty: Figure 1 of Lin and Rosasco (2017),
-and the same as a regressor.
+"""Stop stochastic gradient steps early instead of using a penalty: Figure 1 of Lin and Rosasco
+(2017), and the same method as a regressor.
 
 One hundred noisy values of f(x) = |x − 1/2| − 1/2; the noise, of standard deviation 1, hides nearly
 all of f.
@@ -40,8 +40,8 @@ X = torch.rand(NUM_TRIALS, N, generator=generator, dtype=torch.float64)
 y = f(X) + torch.randn(NUM_TRIALS, N, generator=generator, dtype=torch.float64)
 x = torch.rand(2000, generator=generator, dtype=torch.float64)
 
-# %% One datum a step, step size 1/(8n), m centres: the distance after every pass, all data sets at
-# once
+# %% Take a step for each datum, with step size 1/(8n) and m centres, and measure the distance after
+# every pass, for all data sets at once
 curves = {}
 for m in LEVELS:
     centers = X[:, :m]
@@ -65,8 +65,7 @@ for m in LEVELS:
         f" {curves[m][-1].mean():.3f} after {NUM_PASSES}"
     )
 
-# %% What one does without knowing f: stop where held-out data say so, or choose a penalty by
-# cross-validation
+# %% Without knowing f, stop by held-out data, or choose a penalty by cross-validation
 stopped = []
 ridge = []
 penalties = {"alpha": [0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]}

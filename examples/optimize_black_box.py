@@ -1,6 +1,6 @@
 """Optimise a black box with a Study: by hand with ask and tell, or with optimize."""
 
-# %% A cost to minimise, of two parameters on different scales; some evaluations fail
+# %% Minimise a cost of two parameters on different scales; some evaluations fail
 import math
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ def cost(params: dict[str, float]) -> float:
 
 space = Space(rate=Float(1e-5, 1.0, log=True), width=Float(1, 200))
 
-# %% Ask for points, evaluate them anywhere, tell their values, in any order; NaN says that an
+# %% Ask for points, evaluate them anywhere, and tell their values in any order. NaN means that an
 # evaluation failed
 sampler = partial(
     ParallelThompsonSampling, num_candidates=2000, num_rounds=10, num_starts=10, learning_rate=0.01
@@ -35,13 +35,13 @@ print(
     f" {study.result.best_value:.4f}"
 )
 
-# %% Or let the study do that, for some rounds more
+# %% Or let the study do that for some more rounds
 result = study.optimize(cost, rounds=3, batch=20)
 print(
     f"optimize: {len(result.values)} values, best {result.best_value:.4f} at {result.best_params}"
 )
 
-# %% Plot: where the study has looked, later points darker
+# %% Plot all points, later ones darker
 figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
 X = result.X.numpy()
 points = axes.scatter(X[:, 0], X[:, 1], c=range(len(X)), cmap="Blues", edgecolors="#0072B2", s=25)

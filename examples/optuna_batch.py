@@ -1,9 +1,8 @@
-"""Large Thompson batches in Optuna: a sampler for mixed parameters,
-asked for a hundred trials at once.
+"""Use large Thompson batches in Optuna: the sampler takes mixed parameters,
+and is asked for a hundred trials at once.
 """
 
-# %% Minimise a cost of a float, a log-scaled float, an integer and a category, in whichever way
-# trials are evaluated
+# %% Minimise a cost of a float, a log-scaled float, an integer and a category
 import math
 from itertools import accumulate
 from pathlib import Path
@@ -34,7 +33,7 @@ def cost(params: dict) -> float:
     )
 
 
-# %% A hundred trials a round: ask for all, evaluate them anywhere, tell their values
+# %% Ask for a hundred trials a round, evaluate them anywhere, and tell their values
 study = optuna.create_study(sampler=ThompsonSampler(batch_size=100, n_startup_trials=20, seed=0))
 for number in range(3):
     trials = [study.ask(SPACE) for _ in range(100)]
@@ -43,14 +42,14 @@ for number in range(3):
     print(f"round {number}: {len(study.trials)} trials, best {study.best_value:.4f}")
 print(study.best_params)
 
-# %% Random search with as many trials
+# %% Compare with random search
 random = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
 for _ in range(300):
     trial = random.ask(SPACE)
     random.tell(trial, cost(trial.params))
 print(f"random search: {len(random.trials)} trials, best {random.best_value:.4f}")
 
-# %% Plot: the best value so far
+# %% Plot the best value so far
 figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
 for name, run in (("Thompson batches of 100", study), ("random search", random)):
     axes.plot(list(accumulate((trial.value for trial in run.trials), min)), label=name)

@@ -1,9 +1,8 @@
-"""Add past observations and ask for a large batch: here 2 500 rows and 50 points;
-with SCALE = 1, 100 000 and 500.
+"""Add 2500 past observations and ask for a batch of 50 points;
+with SCALE = 1, 100 000 observations and 500 points.
 """
 
-# %% A table of past observations, with names, as it comes out of a database; some of its rows
-# failed
+# %% Make a table of past observations, as from a database; some of its rows failed
 import tempfile
 import time
 from pathlib import Path
@@ -47,8 +46,8 @@ history = pd.DataFrame(
 history["yield"] = yield_of(history) + 0.05 * random.standard_normal(NUM_ROWS)
 history.loc[::100, "yield"] = np.nan
 
-# %% They are read by name, once, however often this is run; then a batch is asked for, each point
-# the maximum of its own function
+# %% Read the columns by name; a second run adds nothing. Then ask for a batch, whose points each
+# maximise a function of their own
 with tempfile.TemporaryDirectory() as folder:
     history.to_parquet(file := Path(folder) / "history.parquet")
     with Study(space, maximize=True, seed=0, path=Path(folder) / "study") as study:
@@ -74,7 +73,7 @@ with tempfile.TemporaryDirectory() as folder:
         )
         print(f"median yields, without noise: {medians}, whose best is {values.max():.3f}")
 
-# %% Plot: yields of the past and of the batch, without noise
+# %% Plot the yields of the past and of the batch, without noise
 figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
 for name, yields in (("past observations", yield_of(history)), ("batch", values)):
     axes.hist(yields, bins=40, range=(0, 1), density=True, alpha=0.7, label=name)

@@ -14,7 +14,7 @@ X = 0.6 * X + 0.4 * (X > 0.5)  # none between 0.3 and 0.7
 noise = 0.1 * torch.randn(40, 1, generator=generator, dtype=torch.float64)
 y = torch.sin(12 * X) + 2 * X + noise
 
-# %% A path is a function: the same call always returns the same values, at any number of points,
+# %% A path is a function: the same call always returns the same values, at any number of points and
 # with gradients
 model = fit_exact(PathwiseGP(X, y))
 paths = model.paths(200)
@@ -27,7 +27,7 @@ print(
     f" the first: {slopes.abs().max():.1f}"
 )
 
-# %% Their spread is the posterior's
+# %% The paths spread like the posterior
 mean = paths.mean(x).detach()
 std = model.posterior(x).variance.sqrt().squeeze(-1).detach()
 inside = ((values.detach() - mean).abs() < 2 * std).double().mean()

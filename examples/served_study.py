@@ -1,6 +1,6 @@
-"""Three workers share a study through a server; on other machines they would do the same."""
+"""Share a study between three workers by a server, as on other machines."""
 
-# %% What is evaluated: a simulation that takes a while, and sometimes fails
+# %% The objective is a simulation that takes a while, and sometimes fails
 import math
 import threading
 import time
@@ -19,14 +19,14 @@ def simulate(params: dict[str, float]) -> float:
     return math.exp(-8 * (params["x"] - 0.3) ** 2 - 4 * (params["y"] - 0.6) ** 2)
 
 
-# %% The server, as `scalable-bo serve study.toml --evaluations 36` is; its page is at `server.url`,
-# the token the password
+# %% Start the server, like `scalable-bo serve study.toml --evaluations 36`. Its page is at
+# `server.url`, and the token is the password
 space = sbo.Space(x=sbo.Float(0, 1), y=sbo.Float(0, 1))
 study = sbo.Study(space, maximize=True, seed=0)
 server = sbo.Server(study, evaluations=36, batch=3)
 
 
-# %% A worker, as `scalable-bo work URL --token-file token --function module:simulate` is
+# %% Start workers, like `scalable-bo work URL --token-file token --function module:simulate`
 def work(name: str) -> None:
     """Ask, evaluate and tell until there are no more points."""
     with sbo.RemoteStudy(server.url, token=server.token, worker=name) as remote:
@@ -52,7 +52,7 @@ print(f"{study.num_observations} values, {study.num_failed} failed, best {study.
 for name, ids in done.items():
     print(f"{name} told {len(ids)} values")
 
-# %% Who found what
+# %% Plot the values of each worker
 frame = study.to_dataframe()
 figure, axes = plt.subplots(figsize=(7, 4))
 for name, ids in done.items():

@@ -1,5 +1,5 @@
-"""Several objectives and a limit: a beam that is to be light and stiff and must not break.
-The study finds the front of what can be had.
+"""Optimise several objectives under a limit: a beam should be light and stiff, and must not break.
+The study finds the Pareto front.
 """
 
 # %% A steel cantilever, 1 m long, with 1 kN at its end; a rectangular hollow section
@@ -46,7 +46,7 @@ for point in sorted(result.front, key=lambda point: point.outcomes["mass"])[::5]
         )
     )
 
-# %% Plot: the front among all beams
+# %% Plot the front among all beams
 figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
 mass, deflection, _ = result.outcomes.T
 kept = result.feasible

@@ -1,11 +1,11 @@
-"""Run a small Thompson-sampling benchmark from Python: two solvers, two seeds, random search
-beside, a table and a plot.
+"""Run a small benchmark of Thompson sampling from Python: two solvers, two seeds and random search,
+with a table and a plot.
 
 `scalable-bo bench thompson` does the same from the command line, with the published settings as
 presets.
 """
 
-# %% Settings are a preset, or one with changes
+# %% Take a preset, and change some of its settings
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from scalable_bo.experiments.thompson.table import summarise
 preset = replace(find_preset("smoke"), name="example", num_initial=500, num_rounds=4, q=16, dim=6)
 out = Path("results/example")
 
-# %% Each cell writes its record: settings, versions, and what every round found and cost. What is
-# there already is kept, and what was interrupted goes on
+# %% Each cell writes a record with its settings, versions, and the value and cost of every round. A
+# finished cell is kept, and an interrupted one continues
 cells = [
     ThompsonCell(preset, solver, lengthscale=0.5, seed=seed)
     for solver in ("cg", "sdd")

@@ -1,8 +1,9 @@
-"""A Thompson batch of 1000 points from a large history, where joint acquisition functions would
+"""Choose a Thompson batch of 1000 points with a large history. A joint acquisition function would
 optimise 6000 variables at once.
 """
 
-# %% Hartmann's function of six inputs, maximum 3.32, with noise, and a history of random points
+# %% Maximise Hartmann's function of six inputs, with noise and a history of random points; its
+# maximum is 3.32
 import time
 from pathlib import Path
 
@@ -21,7 +22,7 @@ X = torch.rand(NUM_POINTS, 6, generator=torch.Generator().manual_seed(0), dtype=
 Y = hartmann(X).unsqueeze(1)
 model = fit(PathwiseGP(X, Y), "subsets", num_subsets=3, num_steps=30, progress=False)
 
-# %% A thousand functions, and the maximiser of each
+# %% Draw a thousand functions, and find the maximiser of each
 start = time.perf_counter()
 paths = model.paths(BATCH_SIZE)
 print(f"{BATCH_SIZE} paths in {time.perf_counter() - start:.1f} s: {model.solution}")
@@ -32,7 +33,7 @@ sampler = ParallelThompsonSampling(
 batch = sampler.generate(BATCH_SIZE, paths=paths)
 print(f"their maximisers in {time.perf_counter() - start:.1f} s")
 
-# %% What the batch is worth
+# %% Evaluate the batch
 values = hartmann(batch, noise=False)
 distances = torch.pdist(batch)
 for name, points in (("history", hartmann(X, noise=False)), ("batch", values)):
@@ -41,7 +42,7 @@ print(
     f"distances within the batch: at least {distances.min():.4f}, median {distances.median():.2f}"
 )
 
-# %% Plot: values of the history and of the batch
+# %% Plot the values of the history and of the batch
 figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
 for name, points in (("history", hartmann(X, noise=False)), ("batch of 1000", values)):
     axes.hist(points, bins=60, range=(0, 3.4), density=True, alpha=0.7, label=name)

@@ -1,12 +1,12 @@
-"""Compare posteriors by SGD, conjugate gradients and inducing points with the exact one, where data
-fill a place and where they extend.
+"""Compare posteriors by SGD, conjugate gradients and inducing points with the exact one, for dense
+data and for data over a growing range.
 
 Figure 1 of Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient
-Descent", with 2000 data for its 10 000.
+Descent", with 2000 in place of 10 000 data.
 """
 
-# %% Two problems: ever more data in one place, which makes the kernel matrix ill-conditioned, and
-# data over ever more space
+# %% Make two problems: more and more data in one place, which makes the kernel matrix
+# ill-conditioned, and data over more and more space
 import math
 import time
 from pathlib import Path
@@ -51,7 +51,7 @@ def exact_posterior(
     return features.T @ targets, (1.0 - features.square().sum(0)).sqrt()
 
 
-# %% Three methods. The inducing points are ample for the first problem; the second has one for
+# %% Use three methods. The inducing points are ample for the first problem; the second has one for
 # every five lengthscales
 def models(name: str, X: torch.Tensor, y: torch.Tensor) -> dict[str, PathwiseGP]:
     shared = {**prior, "likelihood": gaussian_likelihood(NOISE)}
@@ -69,7 +69,7 @@ def models(name: str, X: torch.Tensor, y: torch.Tensor) -> dict[str, PathwiseGP]
     }
 
 
-# %% Fit, compare, plot: what a method says in colour, the exact posterior dashed
+# %% Fit, compare and plot: a method in colour, the exact posterior dashed
 figure, axes = plt.subplots(
     2, 3, figsize=(11, 5.5), sharex="row", sharey="row", layout="constrained"
 )

@@ -1,8 +1,8 @@
-"""Tune a scikit-learn model without waiting: a worker that comes free gets a point at once,
-whatever the others are doing.
+"""Tune a scikit-learn model without waiting: a free worker gets a point at once,
+while the others continue.
 """
 
-# %% Training takes between a moment and a second, as the parameters are; each run is written down
+# %% Train a model: that takes up to a second, depending on the parameters, and each run is recorded
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +41,7 @@ def loss(params: dict) -> float:
     return value
 
 
-# %% The study asks ahead, so that points are there when a worker comes free
+# %% Optimise: the study asks ahead, so that a free worker finds a point
 study = Study(space, maximize=False, seed=0)
 with ThreadPoolExecutor(NUM_WORKERS) as workers:
     result = study.optimize(loss, rounds=3, batch=10, executor=workers, asynchronous=True)
@@ -50,7 +50,7 @@ busy = sum(end - start for _, start, end, _ in runs)
 span = max(end for _, _, end, _ in runs) - min(start for _, start, _, _ in runs)
 print(f"workers were busy {busy / (NUM_WORKERS * span):.0%} of {span:.1f} s")
 
-# %% Plot: who evaluated when; darker is better
+# %% Plot the evaluations of each worker over time; darker is better
 figure, axes = plt.subplots(figsize=(8, 2.5), layout="constrained")
 threads = sorted({thread for thread, *_ in runs})
 begin = min(start for _, start, _, _ in runs)

@@ -1,5 +1,5 @@
-"""Tune a scikit-learn model: mixed parameters, evaluations in several processes,
-a study that survives in a folder.
+"""Tune a scikit-learn model with mixed parameters, evaluations in several processes,
+and a study in a folder.
 """
 
 # %% The objective is a function of a dict at the top of a module, so that processes can import it
@@ -42,8 +42,8 @@ def error(params: dict) -> float:
     )
 
 
-# %% Two rounds of twelve; a function that makes the pool lets the study go on after a process has
-# died
+# %% Run two rounds of twelve. The study gets a function that makes the pool, so that it continues
+# if a process dies
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_pool = partial(ProcessPoolExecutor, 2, mp_context=get_context("spawn"))
@@ -58,7 +58,7 @@ def main() -> None:
     plot(frame)
 
 
-# %% Plot: the error over the neighbours, for each scaler
+# %% Plot the error over the neighbours for each scaler
 def plot(frame: pd.DataFrame) -> None:
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     for scaler, tried in frame.groupby("scaler"):

@@ -1,8 +1,8 @@
 """TuRBO with batches of 100: Thompson sampling in a trust region that grows with success and
 shrinks with failure.
 
-The league of `benchmarks/` compares it with BoTorch's TuRBO tutorial, which has a SingleTaskGP and
-chooses among random candidates.
+The league in `benchmarks/` compares it with BoTorch's TuRBO tutorial, which uses a SingleTaskGP and
+random candidates.
 """
 
 # %% Maximise Ackley's function of 20 inputs, scaled to the unit cube; its maximum is 0
@@ -36,8 +36,8 @@ X = draw_sobol_samples(bounds, NUM_INITIAL, 1, seed=0).squeeze(1)
 Y = evaluate(X)
 print(f"best of {NUM_INITIAL} Sobol points: {Y.max():.2f}")
 
-# %% The region is a value: each round returns the next one. The search takes the part of the box
-# around the best point from it
+# %% The region is a value: each round returns the next region, which gives the part of the box
+# around the best point
 region = TrustRegion(DIM, BATCH_SIZE).update(Y)
 # Bounds keep a fit to a few hundred values from taking a function of many inputs for noise, or for
 # one of a few inputs alone; every fit starts where the last one ended
@@ -65,11 +65,11 @@ for number in range(1, NUM_ROUNDS + 1):
     if region.restart:
         break  # it has shrunk to nothing: begin another from new points
 
-# %% Random search with as many evaluations
+# %% Compare with random search
 random = torch.rand(len(X), DIM, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 print(f"random search: {len(X)} evaluations, best {evaluate(random).max():.2f}")
 
-# %% Plot: each value, and the best so far
+# %% Plot each value, and the best so far
 figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
 axes.plot(Y.squeeze(1), "o", color="#0072B2", markersize=2, alpha=0.5, label="an evaluation")
 axes.plot(Y.squeeze(1).cummax(0).values, color="#D55E00", label="best so far")

@@ -17,8 +17,10 @@ from threading import Thread
 from types import ModuleType
 
 import pytest
+from typer.main import get_command
 
 from scalable_bo.cli.config import read_config
+from scalable_bo.cli.main import app
 from tests.scalable_bo.serving.browser import Browser, missing
 
 ROOT = Path(__file__).parents[1]
@@ -136,6 +138,22 @@ def test_the_toml_page_has_every_key_and_its_file_is_valid(tmp_path: Path) -> No
     path.write_text(file)
     space = read_config(path).build_space(imports=False).to_dict()
     assert space["parameters"].keys() == tomllib.loads(file)["space"].keys()
+
+
+def test_commands_of_the_pages_have_options_that_there_are() -> None:
+    root = get_command(app)
+    unknown = []
+    for page in [README, *PAGES]:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for call in re.findall(r"scalable-bo ((?:bench )?[a-z]+\b[^`\n#|]*)", text):
+            command, words = root, call.split()
+            while words and words[0] in getattr(command, "commands", {}):
+                command = command.commands[words.pop(0)]
+            known = {name for option in command.params for name in option.opts} | {"--help"}
+            asked = {word for word in words if re.fullmatch(r"--?[a-z][a-z-]*", word)}
+            if command is root or asked - known:
+                unknown.append(f"{page.name}: scalable-bo {call}")
+    assert not unknown
 
 
 def test_the_page_of_measurements_is_that_of_the_records() -> None:

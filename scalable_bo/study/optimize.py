@@ -160,9 +160,7 @@ class _Loop:
         num_workers = self._num_workers()
         threads = threads_beside(self.evaluator.executor, num_workers)
         if threads is not None:
-            self._bar.note(
-                f"Asks leave the cores to {num_workers} workers: {threads} of the threads."
-            )
+            self._bar.note(f"{num_workers} workers evaluate; threads left for asks: {threads}.")
 
         def say(text: str) -> None:
             feed.go_on()
