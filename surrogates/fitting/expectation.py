@@ -41,9 +41,7 @@ class Expectation:
         width = torch.where(width > 0, width, 1.0)
         names = {part: name for name, part in gp.covar_module.named_modules()}
         self._medians: dict[str, Tensor] = {}
-        for part, columns in parts_with_lengthscales(
-            gp.covar_module, torch.arange(X.shape[1], device="cpu")
-        ):
+        for part, columns in parts_with_lengthscales(gp.covar_module, X.shape[1]):
             d = len(columns)
             if isinstance(part, PeriodicKernel) or not part.raw_lengthscale.requires_grad:
                 continue

@@ -108,7 +108,7 @@ def inverse_lengthscales(kernel: Kernel, dim: int) -> np.ndarray:
     An input without a lengthscale counts as it is if no part has one, and else not at all.
     """
     factors = np.zeros(dim)
-    for part, columns in parts_with_lengthscales(kernel, torch.arange(dim, device="cpu")):
+    for part, columns in parts_with_lengthscales(kernel, dim):
         inverse = 1.0 / part.lengthscale.detach().double().cpu().numpy().reshape(-1)
         factors[columns.numpy()] = np.maximum(factors[columns.numpy()], inverse)
     return factors if factors.any() else np.ones(dim)

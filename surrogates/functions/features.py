@@ -6,51 +6,46 @@ where a linear kernel takes part, amplitudes a(X) (n, F/2).
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates import checks, memory
+from surrogates import checks
 from surrogates.functions.draws import orthogonal_directions, standard_normal
 from surrogates.functions.modulations import Amplitudes, Product, modulated
-from surrogates.functions.spectra import (
-    DEGREES_OF_FREEDOM,
-    Waves,
-    WaveSource,
-    isotropic,
-)
+from surrogates.functions.spectra import Embedding, Found, WaveSource
 from surrogates.operators import native
-from surrogates.operators.differentiable import Basis, combine, combine_rowwise
+from surrogates.operators.differentiable import Features, combine, combine_rowwise
 from surrogates.operators.forms import StationaryKernel
 from surrogates.operators.linalg import matmul
 from surrogates.operators.sparse import matmul_rows
-from surrogates.operators.terms import FunctionMap
-from surrogates.operators.tiles import spans
 
 
 @dataclass(frozen=True, eq=False)
-class RandomFeatures(Basis):
+class RandomFeatures(Features):
     """F sine and cosine features of a kernel.
 
     Attributes:
         frequencies: Ω (d, F/2), lengthscales included; zero rows for input columns that the kernel
             ignores.
-        scale: sqrt(2 outputscale / F), or (F/2,) where features have weights of their own or the
-            kernel is not one stationary kernel.
+        scale: (F/2,), the square roots of the waves' weights: sqrt(2 outputscale / F) of one
+            stationary kernel where they are equal.
         amplitudes: affine factors (d + 1, F/2) of the amplitudes, intercepts in the last row; none
             for amplitudes of 1.
         modulations: further factors of the amplitudes, of the waves of fingerprints and of tasks.
+        embedding: maps the points to those that the waves are functions of.
     """
 
     frequencies: Tensor
     scale: Tensor
-    amplitudes: tuple[Tensor, ...] = ()
-    modulations: tuple[Amplitudes, ...] = ()
+    amplitudes: tuple[Tensor, ...]
+    modulations: tuple[Amplitudes, ...]
+    embedding: Embedding
 
     @classmethod
     def draw(
@@ -67,12 +62,8 @@ class RandomFeatures(Basis):
     ) -> Self:
         """Draw the features of ``kernel``, isotropic or ARD, of all columns or its active ones.
 
-        Kernels that have features: RBF, Matérn (ν = 1/2, 3/2, 5/2), rational quadratic (RBF
-        frequencies over Gamma lengthscales), periodic (the Fourier series), linear (exact once
-        F/2 is at least d), polynomial, constant, :class:`TanimotoKernel` and ``IndexKernel`` of the
-        task in one column (see :mod:`surrogates.functions.modulations`), BoTorch's
-        ``CategoricalKernel`` (of integer codes), and ``ScaleKernel``, sums (their features side by
-        side) and products (sums of frequencies) of them.
+        Those that have features are in the table of the documentation, with sums, products and
+        ``ScaleKernel`` of them, and kernels that hand what they make of points to one of those.
 
         Args:
             dim: d, the number of input columns.
@@ -103,34 +94,23 @@ class RandomFeatures(Basis):
             )
         normal = _orthogonal_normal if orthogonal else standard_normal
         half = num_features // 2
+        embedding = Embedding(dim, ())
+        inner: Found = {}
+        if isinstance(kernel, Kernel) and (closed := StationaryKernel.of(kernel)) is not None:
+            kernel = closed
         if isinstance(kernel, StationaryKernel):
-            stationary = kernel
-        elif (closed_form := StationaryKernel.of(kernel)) is not None:
-            stationary = closed_form
+            like = kernel.lengthscale if like is None else like
         else:
             if like is None:
                 like = next(kernel.parameters(), torch.empty(0, device="cpu")).detach()
-            source = WaveSource(dim, like, normal, generator, weighted, points=points)
-            return cls._of(source.draw(kernel, half))
-        like = stationary.lengthscale if like is None else like
-        if weighted:
-            source = WaveSource(dim, like, normal, generator, weighted)
-            return cls._of(source.draw_stationary(stationary, half))
-        active = stationary.active_dims
-        if active is None:
-            active = torch.arange(dim, device="cpu")
-        directions = isotropic(
-            (len(active), half), DEGREES_OF_FREEDOM.get(stationary.profile), like, normal, generator
-        )
-        frequencies = like.new_zeros(dim, half)
-        frequencies[active.to(like.device)] = directions / stationary.lengthscale.to(
-            like
-        ).unsqueeze(1)
-        return cls(frequencies, (2.0 * stationary.outputscale.to(like) / num_features).sqrt())
-
-    @classmethod
-    def _of(cls, waves: Waves) -> Self:
-        return cls(waves.frequencies, waves.weights.sqrt(), waves.amplitudes, waves.modulations)
+            few = torch.full((2, dim), 0.5 / dim, device="cpu").to(like)
+            embedding, inner = Embedding.of(kernel, few if points is None else points)
+            dim = embedding(few).shape[1]
+            points = None if points is None else embedding(points)
+        source = WaveSource(dim, like, normal, generator, weighted, points=points, inner=inner)
+        waves = source.draw(kernel, half)
+        others = (waves.amplitudes, waves.modulations, embedding)
+        return cls(waves.frequencies, waves.weights.sqrt(), *others)
 
     @property
     def num_features(self) -> int:
@@ -138,7 +118,7 @@ class RandomFeatures(Basis):
 
     @property
     def dim(self) -> int:
-        return self.frequencies.shape[0]
+        return self.embedding.dim
 
     @property
     def dtype(self) -> torch.dtype:
@@ -146,19 +126,20 @@ class RandomFeatures(Basis):
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return Φ(X), (m, F)."""
-        return self._column_scale * torch.cat(self._waves(X, matmul), dim=1)
+        return self.scale.repeat(2) * torch.cat(self._waves(X, matmul), dim=1)
 
     def _waves(self, X: Tensor, product: Product) -> tuple[Tensor, Tensor]:
         """Return the cosines and the sines of the features at X (m, d), (m, F/2) each, without
         their scale, by a ``product`` of rows and columns.
         """
+        X = self.embedding(X)
         angles = product(X, self.frequencies)
         waves = torch.cos(angles), torch.sin(angles)
+        factors = [X @ factor[:-1] + factor[-1] for factor in self.amplitudes]
         if self.modulations:
-            amplitude = modulated(self.modulations, self.scale.square(), X, product)
-            waves = waves[0] * amplitude, waves[1] * amplitude
-        if self.amplitudes:
-            amplitude = self._amplitude(X)[0]
+            factors.append(modulated(self.modulations, self.scale.square(), X, product))
+        if factors:
+            amplitude = math.prod(factors[1:], start=factors[0])
             waves = waves[0] * amplitude, waves[1] * amplitude
         return waves
 
@@ -167,7 +148,7 @@ class RandomFeatures(Basis):
         weights = self._scaled(W).chunk(2)
         by_c = self._are_native(X, W)
         out = []
-        for rows in self._chunks(len(X)):
+        for rows in self.chunks(X):
             cosines, sines = (
                 native.waves(X[rows], self._panels) if by_c else self._waves(X[rows], product)
             )
@@ -175,25 +156,20 @@ class RandomFeatures(Basis):
         return torch.cat(out)
 
     def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
-        if self.modulations:
-            return self._value_and_gradient(
-                X, lambda part, rows: matmul(part, W) * cotangent[rows]
-            )[1]
+        if not self._are_plain:
+            return super().matmul_gradient(X, W, cotangent)
         cosines, sines = (part.T for part in self._scaled(W).chunk(2))
         parts = []
-        for rows in self._chunks(len(X)):
+        for rows in self.chunks(X):
             of_cosines = matmul(cotangent[rows], cosines)
             of_sines = matmul(cotangent[rows], sines)
-            parts.append(self._gradient(X[rows], *self._terms(X[rows], of_cosines, of_sines)))
+            parts.append(self._gradient(self._terms(X[rows], of_cosines, of_sines)[1]))
         return torch.cat(parts)
 
     def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         num_functions, points, _ = X.shape
-        if self.modulations:
-            flat = X.reshape(-1, X.shape[-1])
-            own = torch.arange(num_functions, device=X.device).repeat_interleave(points)
-            slopes = self._value_and_gradient(flat, lambda part, rows: part * W.T[own[rows]])
-            return slopes[0].view(num_functions, points), slopes[1].view_as(X)
+        if not self._are_plain:
+            return super().rowwise(X, W)
         cosines, sines = (part.T for part in self._scaled(W).chunk(2))
         if self._are_native(X, W):
             sums, gradients = native.wave_sums(X.flatten(0, 1), self._panels, cosines, sines)
@@ -203,70 +179,45 @@ class RandomFeatures(Basis):
         sines = sines.contiguous().unsqueeze(1)
         values = X.new_empty(num_functions, points)
         gradient = torch.empty_like(X)
-        for group in self._chunks(num_functions, points):
+        for group in self.chunks(X, points):
             waves, slope = self._terms(X[group], cosines[group], sines[group])
-            gradient[group] = self._gradient(X[group], waves, slope)
-            if self.amplitudes:
-                waves *= self._amplitude(X[group])[0]
+            gradient[group] = self._gradient(slope)
             values[group] = waves.sum(-1)
         return values, gradient
 
-    def _value_and_gradient(
-        self, X: Tensor, terms: Callable[[Tensor, slice], Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Return the sums (m,) over the terms of every point, and their gradients (m, d), by
-        autograd.
-
-        Args:
-            terms: of the features of some of the points, and which these are.
-        """
-        values = []
-        gradients = []
-        for rows in self._chunks(len(X)):
-            with torch.enable_grad():
-                part = X[rows].detach().requires_grad_()
-                value = terms(self(part), rows).sum(-1)
-                gradients.append(torch.autograd.grad(value.sum(), part)[0])
-            values.append(value.detach())
-        return torch.cat(values), torch.cat(gradients)
-
-    def pieces(self, width: int) -> Iterable[tuple[slice, FunctionMap]]:
-        return [(slice(None), self)]
-
-    def to(self, device: torch.device | str) -> Self:
-        amplitudes = tuple(factor.to(device) for factor in self.amplitudes)
-        return replace(
-            self,
-            frequencies=self.frequencies.to(device),
-            scale=self.scale.to(device),
-            amplitudes=amplitudes,
-            modulations=tuple(part.to(device) for part in self.modulations),
+    def _each(self, change: Callable[[Any], Any]) -> "RandomFeatures":
+        """Return the same of parts that are changed."""
+        frequencies = change(self.frequencies)
+        return RandomFeatures(
+            frequencies,
+            change(self.scale),
+            tuple(map(change, self.amplitudes)),
+            tuple(map(change, self.modulations)),
+            self.embedding.to(frequencies),
         )
+
+    def to(self, device: torch.device | str) -> "RandomFeatures":
+        return self._each(lambda part: part.to(device))
 
     @cached_property
     def doubled(self) -> "RandomFeatures":
-        return RandomFeatures(
-            self.frequencies.double(),
-            self.scale.double(),
-            tuple(factor.double() for factor in self.amplitudes),
-            tuple(part.doubled() for part in self.modulations),
-        )
+        return self._each(lambda part: part.double())
 
     def _are_native(self, X: Tensor, W: Tensor) -> bool:
         """Whether compiled code evaluates the waves, and their sums with such weights."""
-        are_plain = not self.amplitudes and not self.modulations
-        return are_plain and native.serves(X, self.frequencies, self.scale, W)
+        return self._are_plain and native.serves(X, self.frequencies, self.scale, W)
+
+    @property
+    def _are_plain(self) -> bool:
+        """Whether the waves are sines and cosines of the points without amplitudes."""
+        return not (self.amplitudes or self.modulations or self.embedding.steps)
 
     @cached_property
     def _panels(self) -> native.Panels:
         return native.Panels.of(self.frequencies.T)
 
-    @property
-    def _column_scale(self) -> Tensor:
-        return torch.cat([self.scale, self.scale]) if self.scale.ndim else self.scale
-
     def _scaled(self, W: Tensor) -> Tensor:
-        return (self._column_scale.unsqueeze(1) if self.scale.ndim else self.scale) * W
+        return self.scale.repeat(2).unsqueeze(1) * W
 
     def _terms(self, X: Tensor, of_cosines: Tensor, of_sines: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``of_cosines_j cos α_j + of_sines_j sin α_j`` for the angles α (..., F/2) of X
@@ -279,32 +230,9 @@ class RandomFeatures(Basis):
         waves = (cosine * of_cosines).addcmul_(sine, of_sines)
         return waves, cosine.mul_(of_sines).addcmul_(sine, of_cosines, value=-1.0)
 
-    def _gradient(self, X: Tensor, waves: Tensor, slope: Tensor) -> Tensor:
-        """Return the gradient in X (..., d) of ``Σ_j a_j waves_j``, a the amplitudes, for what
-        ``_terms`` returns.
-        """
-        if not self.amplitudes:
-            return matmul(slope.flatten(0, -2), self.frequencies.T).view_as(X)
-        amplitude, others = self._amplitude(X)
-        gradient = matmul(amplitude * slope, self.frequencies.T)
-        for factor, other in zip(self.amplitudes, others, strict=True):
-            gradient += (other * waves) @ factor[:-1].T
-        return gradient
-
-    def _amplitude(self, X: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return the amplitudes at X (..., d), and for each of their factors the product of the
-        others.
-        """
-        factors = [X @ factor[:-1] + factor[-1] for factor in self.amplitudes]
-        one = torch.ones_like(factors[0])
-        return math.prod(factors, start=one), [
-            math.prod(factors[:i] + factors[i + 1 :], start=one) for i in range(len(factors))
-        ]
-
-    def _chunks(self, length: int, width: int = 1) -> list[slice]:
-        entries = memory.chunk_entries(self.frequencies.device)
-        # No points are a chunk, too
-        return list(spans(max(1, length), max(1, entries // (self.num_features * width))))
+    def _gradient(self, slope: Tensor) -> Tensor:
+        """Return the gradient in X (..., d) for the second of what ``_terms`` returns."""
+        return matmul(slope.flatten(0, -2), self.frequencies.T).view(*slope.shape[:-1], -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -421,17 +349,11 @@ class PriorPaths:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the same functions on a device."""
-        return replace(
-            self,
-            draws=tuple(
-                (features.to(device), weights.to(device)) for features, weights in self.draws
-            ),
-        )
+        moved = tuple((part.to(device), weights.to(device)) for part, weights in self.draws)
+        return replace(self, draws=moved)
 
 
 def _orthogonal_normal(shape: tuple[int, int], like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return (d, k) columns with the marginal law of N(0, I),
-    orthogonal within consecutive blocks of d.
-    """
+    """Return (d, k) columns of the law of N(0, I), orthogonal within consecutive blocks of d."""
     directions = orthogonal_directions(*shape, like, generator)
     return directions * torch.linalg.vector_norm(standard_normal(shape, like, generator), dim=0)

@@ -64,7 +64,7 @@ class _OfWaves:
         pad = torch.nn.functional.pad
         return self._with(lambda part: pad(part, (before, after)), self.per_wave)
 
-    def doubled(self) -> Self:
+    def double(self) -> Self:
         """Return the same in float64."""
         return self._with(lambda part: part.double() if part.is_floating_point() else part)
 

@@ -8,16 +8,20 @@ a(x), products of affine functions,
 Sums put waves side by side. A product adds the frequencies of independent waves, cos α cos β = E
 cos(α ± β), and multiplies the rest.
 
+Deep kernels, k(x, z) = κ(φ(x), φ(z)), have the waves of κ at φ(x): what a kernel of no known class
+hands to the only kernel in it. All waves are functions of u(x) = (x, φ_1(x), φ_2(x), …).
+
 Weighted waves come from a law with more high frequencies than the kernel's own, see
 :mod:`surrogates.functions.draws`. A product needs them from every factor: most often from one of
 them at a time, each in its turn, and now and then from several at once.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy, deepcopy
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn, Self
 
 import torch
 from botorch.models.kernels.categorical import CategoricalKernel
@@ -25,6 +29,7 @@ from botorch.models.kernels.positive_index import PositiveIndexKernel
 from gpytorch.kernels import (
     AdditiveKernel,
     ConstantKernel,
+    CosineKernel,
     IndexKernel,
     Kernel,
     LinearKernel,
@@ -36,10 +41,10 @@ from gpytorch.kernels import (
     RFFKernel,
     RQKernel,
     ScaleKernel,
+    SpectralDeltaKernel,
     SpectralMixtureKernel,
 )
 from linear_operator import to_dense
-from scipy.special import gammaincinv
 from torch import Tensor
 
 from surrogates.functions.draws import (
@@ -67,6 +72,7 @@ from surrogates.operators.forms import (
     StationaryKernel,
     form_of,
     kind_of,
+    leaves,
     visible,
 )
 from surrogates.operators.main_effects import MainEffectsKernel
@@ -75,40 +81,112 @@ from surrogates.operators.tanimoto import TanimotoKernel
 DEGREES_OF_FREEDOM = {"matern12": 1, "matern32": 3, "matern52": 5}
 
 Normal = Callable[[tuple[int, int], Tensor, torch.Generator], Tensor]
+# Of each part that is a kernel of what is made of its points, that kernel and its columns
+Found = Mapping[Kernel, tuple[Kernel, Tensor]]
 
 
 class NoFeaturesError(ValueError):
     """A kernel is of no kind whose spectrum is known."""
 
 
-def has_features(kernel: Kernel) -> bool:
-    """Return whether ``kernel`` is made of kinds whose spectra are known."""
-    kind = kind_of(kernel)
-    if kind is ScaleKernel:
-        return has_features(kernel.base_kernel)
-    if kind in (AdditiveKernel, ProductKernel):
-        return all(has_features(part) for part in kernel.kernels)
-    return kind is MainEffectsKernel or form_of(kernel).waves is not None
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """The map u of points (m, d) to those that waves are functions of.
 
-
-def isotropic(
-    shape: tuple[int, int],
-    degrees: int | None,
-    like: Tensor,
-    normal: Normal,
-    generator: torch.Generator,
-) -> Tensor:
-    """Return frequencies (d, h) of a kernel of lengthscale 1: RBF's normal ones, or Matérn's,
-    multivariate t with ``degrees`` = 2ν.
-
-    ``ω = g sqrt(2ν / c)`` has one ``c ~ χ²(2ν)`` a frequency: one a coordinate would be a product
-    of one-dimensional kernels.
+    Attributes:
+        dim: d.
+        steps: kernels, and which columns of the points and of what is made of them they look at.
     """
-    directions = normal(shape, like, generator)
-    if degrees is None:
-        return directions
-    chi_square = standard_normal((degrees, shape[1]), like, generator).square().sum(0)
-    return directions * (degrees / chi_square).sqrt()
+
+    dim: int
+    steps: tuple[tuple[Kernel, Tensor], ...]
+
+    @classmethod
+    def of(cls, kernel: Kernel, X: Tensor) -> tuple[Self, Found]:
+        """Return u for a kernel, and of each part that is one of what is made of its points, κ and
+        its columns.
+
+        Args:
+            X: (..., m, d) points, at a few of which k and κ are compared.
+
+        Raises:
+            NoFeaturesError: naming a part whose spectrum is not known, and that is no such kernel.
+            ValueError: for a kernel of one input that looks at several.
+        """
+        steps: list[tuple[Kernel, Tensor]] = []
+        found: dict[Kernel, tuple[Kernel, Tensor]] = {}
+        dim = X.shape[-1]
+        X = X.reshape(-1, dim)[:4]
+        queue = [(kernel, torch.arange(dim, device="cpu"))]
+        for whole, columns in queue:
+            for part, own in leaves(whole, columns):
+                if form_of(part).waves is None:
+                    made = _made(part, X[:, own])
+                    columns_made = X.shape[1] + torch.arange(made.shape[1], device="cpu")
+                    found[part] = _inner(part)[1], columns_made
+                    steps.append((deepcopy(part).requires_grad_(False), own))
+                    queue.append(found[part])
+                    X = torch.cat([X, made], dim=1)
+        return cls(dim, tuple(steps)), found
+
+    def __call__(self, X: Tensor) -> Tensor:
+        for kernel, columns in self.steps:
+            X = torch.cat([X, _handed(kernel, X[:, columns])], dim=1)
+        return X
+
+    def to(self, like: Tensor) -> Self:
+        """Return the same in the dtype of ``like``, on its device."""
+        steps = tuple((deepcopy(kernel).to(like), columns) for kernel, columns in self.steps)
+        return replace(self, steps=steps)
+
+
+@torch.no_grad()
+def _made(kernel: Kernel, X: Tensor) -> Tensor:
+    """Return φ(X), or raise an error if ``kernel`` is not κ of that."""
+    # A user's kernel may do anything
+    try:
+        made = torch.cat([_handed(kernel, x) for x in X.split(1)])
+        values = _inner(kernel)[1](made, made[:-1]).to_dense()
+        torch.testing.assert_close(to_dense(kernel.forward(X, X[:-1])), values)
+    except Exception as error:
+        known = [kind.__name__ for kind, form in FORMS.items() if form.waves is not None]
+        raise NoFeaturesError(
+            f"`kernel` must be {', '.join(known)}, or made of them by ScaleKernel, sums and"
+            " products, or hand what it makes of points to such a kernel, to have random features,"
+            f" got {type(kernel).__name__}. Tell of its frequencies by `register_kernel`. Without"
+            " them there are no paths, nor posteriors by an iterative solver, which are those of"
+            " paths; use solver=Cholesky(), with which they are exact."
+        ) from error
+    return made
+
+
+def _inner(kernel: Kernel) -> tuple[str, Kernel]:
+    """Return the name of the only kernel in ``kernel``, and that kernel."""
+    (found,) = (entry for entry in kernel.named_children() if isinstance(entry[1], Kernel))
+    return found
+
+
+def _handed(kernel: Kernel, X: Tensor) -> Tensor:
+    """Return the points that ``kernel``, evaluated at X, hands to the only kernel in it."""
+    name, inner = _inner(kernel)
+    receiver = copy(inner)
+    receiver.__class__ = type("Receiver", (type(inner),), {"__call__": _hand, "forward": _hand})
+    evaluated = copy(kernel)  # which shares the dictionary
+    evaluated.__dict__ = {**vars(kernel), "_modules": {**kernel._modules, name: receiver}}
+    try:
+        evaluated.forward(X, X[:1])
+    except _Handed as handed:
+        points: Tensor = handed.args[0]
+        return points
+    raise ValueError(f"A {type(kernel).__name__} does not call its {type(inner).__name__}.")
+
+
+class _Handed(Exception):  # noqa: N818  # no error: it ends an evaluation
+    """What a kernel was called with."""
+
+
+def _hand(kernel: Kernel, x1: Tensor, *others: Any, **params: Any) -> NoReturn:
+    raise _Handed(x1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +271,7 @@ class WaveSource:
     """Draws waves of kernels.
 
     Attributes:
-        dim: d, the number of input columns.
+        dim: the number of columns, d of inputs and those that kernels make of them.
         like: tensor whose dtype and device the waves take.
         normal: draws the (d, h) normal directions of isotropic kernels.
         generator: source of all randomness.
@@ -203,6 +281,7 @@ class WaveSource:
             would leave most of the other factor out.
         points: (n, d) data whose lengths the waves of fingerprints are to serve; those of binary
             vectors if ``None``.
+        inner: the kernels that parts hand on to, and the columns that they are of.
     """
 
     dim: int
@@ -212,34 +291,20 @@ class WaveSource:
     weighted: bool = False
     in_product: bool = False
     points: Tensor | None = None
+    inner: Found = field(default_factory=dict)
 
-    def draw(self, kernel: Kernel, count: int) -> Waves:
-        """Return ``count`` waves of ``kernel``.
-
-        Raises:
-            ValueError: if the kernel, or one that it is made of, has no such waves, or has more
-                summands than there are waves.
-        """
-        columns = torch.arange(self.dim, device=self.like.device)
-        return self._finished(self._called(kernel, columns, self._tails(count)))
-
-    def draw_stationary(self, kernel: StationaryKernel, count: int) -> Waves:
-        """Return ``count`` waves of a kernel in closed form."""
-        columns = kernel.active_dims
-        if columns is None:
-            columns = torch.arange(self.dim, device="cpu")
-        waves = self._isotropic(
-            DEGREES_OF_FREEDOM.get(kernel.profile),
-            kernel.lengthscale,
-            columns.to(self.like.device),
-            self._tails(count),
-        )
-        waves = replace(waves, weights=kernel.outputscale.to(self.like) * waves.weights)
-        return self._finished(waves)
-
-    def _tails(self, count: int) -> Tensor:
-        """Return which of ``count`` waves are to come from the law of high frequencies."""
-        return (torch.arange(count, device="cpu") % 2 == 1) & self.weighted
+    def draw(self, kernel: Kernel | StationaryKernel, count: int) -> Waves:
+        """Return ``count`` waves of ``kernel``, as many as it has summands at least."""
+        num_inputs = self.dim - sum(len(made) for _, made in self.inner.values())
+        columns = torch.arange(num_inputs, device=self.like.device)
+        tails = (torch.arange(count, device="cpu") % 2 == 1) & self.weighted
+        if isinstance(kernel, Kernel):
+            return self._finished(self._called(kernel, columns, tails))
+        degrees = DEGREES_OF_FREEDOM.get(kernel.profile)
+        own = columns if kernel.active_dims is None else columns[kernel.active_dims]
+        waves = self._isotropic(degrees, kernel.lengthscale, own, tails)
+        weights = kernel.outputscale.to(self.like) * waves.weights
+        return self._finished(replace(waves, weights=weights))
 
     def _finished(self, waves: Waves) -> Waves:
         return waves.reweighted() if self.weighted and not self.in_product else waves
@@ -262,9 +327,6 @@ class WaveSource:
         if kind is ScaleKernel:  # has taken over the active dimensions of its base kernel
             waves = self._forward(kernel.base_kernel, columns, tails)
             return replace(waves, weights=kernel.outputscale.detach().to(self.like) * waves.weights)
-        if kind is MainEffectsKernel:
-            kernel = kernel.summands()
-            kind = AdditiveKernel
         if kind is AdditiveKernel:
             shares = self._shares(kernel, columns, len(tails))
             own_tails = tails.split([size for _, size in shares])
@@ -276,15 +338,12 @@ class WaveSource:
             return sum(parts[1:], start=parts[0])
         if kind is ProductKernel:
             return replace(self, in_product=True)._product(kernel, columns, tails)
-        draw = form_of(kernel).waves
-        if draw is None:
-            known = [kind.__name__ for kind, form in FORMS.items() if form.waves is not None]
-            raise NoFeaturesError(
-                f"`kernel` must be {', '.join(known)}, or made of them by ScaleKernel, sums and"
-                f" products, to have random features, got {kind.__name__}. Tell of its frequencies"
-                " by `register_kernel`."
-            )
-        found: Waves = draw(self, kernel, columns, tails)
+        if kind is MainEffectsKernel:
+            return self._called(kernel.summands(), columns, tails)
+        if kernel in self.inner:
+            part, made = self.inner[kernel]
+            return self._called(part, made.to(columns.device), tails)
+        found: Waves = form_of(kernel).waves(self, kernel, columns, tails)  # type: ignore[misc]
         return found
 
     def _product(self, kernel: ProductKernel, columns: Tensor, tails: Tensor) -> Waves:
@@ -342,17 +401,8 @@ class WaveSource:
 
     def _rational_quadratic(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
         """A mixture of RBF kernels: (1 + r²/2α)^-α = E exp(−τ r²/2), τ ~ Gamma(α, rate α)."""
-        alpha = kernel.alpha.item()
-        if self.weighted:
-            law = ScaledNormalLaw(len(columns), alpha)
-            return self._weighted(law, kernel.lengthscale, columns, tails)
-        directions = self._directions(columns, len(tails))
-        uniform = torch.rand(
-            len(tails), generator=self.generator, device=self.generator.device, dtype=torch.float64
-        )
-        precision = torch.from_numpy(gammaincinv(alpha, uniform.cpu().numpy()) / alpha)
-        precision = precision.to(self.like)
-        return self._stationary(directions * precision.sqrt(), kernel.lengthscale, columns)
+        law = ScaledNormalLaw(len(columns), kernel.alpha.item())
+        return self._weighted(law, kernel.lengthscale, columns, tails)
 
     def _weighted(
         self, law: RadialLaw, lengthscale: Tensor, columns: Tensor, tails: Tensor
@@ -377,6 +427,10 @@ class WaveSource:
         waves = self._waves(frequencies, column)
         return replace(waves, ratios=ratios.to(self.like)) if self.weighted else waves
 
+    def _cosine(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
+        frequency = math.pi / kernel.period_length.detach().to(self.like)
+        return self._waves(frequency.expand(1, len(tails)), columns)
+
     def _categorical(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
         active = category_frequencies(kernel, len(columns), len(tails), self.generator)
         return self._waves(active.to(self.like), columns)
@@ -387,11 +441,6 @@ class WaveSource:
         return replace(self._waves(active, columns), modulations=(modulation,))
 
     def _index(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
-        if len(columns) != 1:
-            raise ValueError(
-                f"An index kernel must look at one input, the task, got {len(columns)}. Give"
-                " `active_dims`."
-            )
         covariance = to_dense(kernel.covar_matrix).detach().to(self.like)
         amplitudes = task_amplitudes(columns, covariance, len(tails), self.generator)
         waves = self._waves(self.like.new_zeros(1, len(tails)), columns)
@@ -429,7 +478,17 @@ class WaveSource:
         return Waves(frequencies, weights, torch.ones_like(weights), (slopes,))
 
     def _directions(self, columns: Tensor, count: int, degrees: int | None = None) -> Tensor:
-        return isotropic((len(columns), count), degrees, self.like, self.normal, self.generator)
+        """Return frequencies (d, h) of a kernel of lengthscale 1: RBF's normal ones, or Matérn's,
+        multivariate t with ``degrees`` = 2ν.
+
+        ``ω = g sqrt(2ν / c)`` has one ``c ~ χ²(2ν)`` a frequency: one a coordinate would be a
+        product of one-dimensional kernels.
+        """
+        directions = self.normal((len(columns), count), self.like, self.generator)
+        if degrees is None:
+            return directions
+        chi_square = standard_normal((degrees, count), self.like, self.generator).square().sum(0)
+        return directions * (degrees / chi_square).sqrt()
 
     def _stationary(self, directions: Tensor, lengthscale: Tensor, columns: Tensor) -> Waves:
         return self._waves(directions / lengthscale.detach().reshape(-1, 1).to(self.like), columns)
@@ -476,10 +535,8 @@ def _has_tails(kernel: Kernel) -> bool:
 
 def _num_exact(kernel: Kernel, columns: Tensor) -> int | None:
     """Return how many waves are exact, of a kernel that has so few; ``None`` of another."""
-    columns = visible(kernel, columns)
-    while kind_of(kernel) is ScaleKernel:
-        kernel = kernel.base_kernel
-    return {LinearKernel: len(columns), ConstantKernel: 1}.get(kind_of(kernel))
+    (part, own), *others = leaves(kernel, columns)
+    return None if others else {LinearKernel: len(own), ConstantKernel: 1}.get(kind_of(part))
 
 
 Spectrum = Callable[[Any, int, int, torch.Generator], tuple[Tensor, Tensor | float]]
@@ -506,14 +563,6 @@ def register_kernel(
 
     Raises:
         TypeError: if ``kind`` is no class of kernels.
-
-    ```python
-    def spectrum(kernel, dim, count, generator):
-        signs = torch.randint(0, 2, (1, count), generator=generator) * 2 - 1
-        return signs * math.pi / kernel.period_length, 1.0
-
-    register_kernel(CosineKernel, spectrum=spectrum, settings=())
-    ```
     """
     if not (isinstance(kind, type) and issubclass(kind, Kernel)):
         raise TypeError(f"`kind` must be a class of GPyTorch kernels, got {kind!r}.")
@@ -556,11 +605,14 @@ def _constant(
 
 
 def _fourier(
-    kernel: RFFKernel, dim: int, count: int, generator: torch.Generator
+    kernel: RFFKernel | SpectralDeltaKernel, dim: int, count: int, generator: torch.Generator
 ) -> tuple[Tensor, float]:
     """The kernel is an average of waves itself."""
-    kernel.forward(kernel.lengthscale.new_zeros(1, dim), kernel.lengthscale.new_zeros(1, dim))
-    omega = kernel.randn_weights / kernel.lengthscale.mT
+    if isinstance(kernel, SpectralDeltaKernel):
+        omega = 2.0 * math.pi * kernel.Z.mT / kernel.lengthscale.mT
+    else:
+        kernel.forward(kernel.lengthscale.new_zeros(1, dim), kernel.lengthscale.new_zeros(1, dim))
+        omega = kernel.randn_weights / kernel.lengthscale.mT
     order = torch.randperm(omega.shape[1], generator=generator, device=generator.device)
     return omega[:, order.repeat(-(-count // len(order)))[:count].to(omega.device)], 1.0
 
@@ -569,18 +621,20 @@ FORMS |= {
     RBFKernel: KernelForm(("ard_num_dims",), WaveSource._rbf, has_tails=True),
     MaternKernel: KernelForm(("nu", "ard_num_dims"), WaveSource._matern, has_tails=True),
     RQKernel: KernelForm(("ard_num_dims",), WaveSource._rational_quadratic, has_tails=True),
+    CosineKernel: KernelForm((), WaveSource._cosine, of_one_input=True),
     PeriodicKernel: KernelForm(("ard_num_dims",), WaveSource._periodic, has_tails=True),
     LinearKernel: KernelForm(("ard_num_dims",), WaveSource._linear),
     PolynomialKernel: KernelForm(("power",), WaveSource._polynomial),
     CategoricalKernel: KernelForm(("ard_num_dims",), WaveSource._categorical),
     TanimotoKernel: KernelForm((), WaveSource._tanimoto),
-    IndexKernel: KernelForm(None, WaveSource._index),
-    PositiveIndexKernel: KernelForm(None, WaveSource._index),
-    TaskKernel: KernelForm(None, WaveSource._index),
+    IndexKernel: KernelForm(None, WaveSource._index, of_one_input=True),
+    PositiveIndexKernel: KernelForm(None, WaveSource._index, of_one_input=True),
     MainEffectsKernel: KernelForm(("ard_num_dims",)),
+    TaskKernel: KernelForm(None, WaveSource._index, of_one_input=True),
 }
 register_kernel(ConstantKernel, spectrum=_constant, settings=())
 register_kernel(RFFKernel, spectrum=_fourier)
+register_kernel(SpectralDeltaKernel, spectrum=_fourier)
 register_kernel(
     SpectralMixtureKernel, spectrum=_spectral_mixture, settings=("num_mixtures", "ard_num_dims")
 )

@@ -7,6 +7,7 @@ Notation: B the shape of the batch, outputs last, as ``SingleTaskGP`` lays them 
 """
 
 import itertools
+from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
@@ -15,8 +16,9 @@ import gpytorch
 import torch
 from botorch.models import SingleTaskGP
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
+from botorch.models.transforms.input import InputTransform
 from gpytorch.constraints import GreaterThan
-from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.kernels import InducingPointKernel, Kernel, MultiDeviceKernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.likelihoods.noise_models import HomoskedasticNoise
 from gpytorch.means import LinearMean, Mean
@@ -24,9 +26,12 @@ from gpytorch.models import ExactGP
 from torch import Tensor, nn
 
 from surrogates import checks
+from surrogates.functions.spectra import Embedding, NoFeaturesError
 from surrogates.operators.forms import StationaryKernel
 from surrogates.rules.data_set import DataSet
 from surrogates.rules.inducing_points import check_choice, choose_inducing_points
+from surrogates.solvers.cholesky import Cholesky
+from surrogates.solvers.solver import Solver
 
 DEFAULT_NUM_INDUCING = 1024
 PATHS = "paths"  # behind a posterior, among what is kept of a model
@@ -168,7 +173,8 @@ def forget_caches(kernel: Kernel) -> None:
 def frozen_kernel(kernel: Kernel) -> Kernel:
     """Return a copy of ``kernel`` whose parameters take no gradients."""
     forget_caches(kernel)
-    return deepcopy(kernel).requires_grad_(False)
+    constant = {id(part): part.detach().clone() for part in kernel.buffers()}
+    return deepcopy(kernel, constant).requires_grad_(False)
 
 
 def kernel_of_batch(kernel: Kernel, index: tuple[int, ...]) -> Kernel:
@@ -191,17 +197,32 @@ def kernel_of_batch(kernel: Kernel, index: tuple[int, ...]) -> Kernel:
     return kernel
 
 
-def check_kernel(kernel: Kernel, train_X: Tensor, train_Y: Tensor) -> None:
-    """Require a kernel whose batch shape is that of the data, or broadcasts to it.
+def check_kernel(
+    kernel: Kernel,
+    train_X: Tensor,
+    train_Y: Tensor,
+    input_transform: InputTransform | None,
+    solver: Solver | None,
+) -> None:
+    """Require a kernel whose batch shape is that of the data, or broadcasts to it; for an iterative
+    solver, one with random features.
 
     Raises:
-        TypeError: for what is no kernel.
-        ValueError: naming both shapes.
+        TypeError: for what is no kernel, or has no single value for two points.
+        ValueError: naming both shapes, a part without features, or one of a single input that looks
+            at several.
     """
     if not isinstance(kernel, Kernel):
         raise TypeError(
             "`covar_module` must be a GPyTorch kernel such as MaternKernel(), got"
             f" {type(kernel).__name__} {kernel!r}."
+        )
+    others = {MultiDeviceKernel, InducingPointKernel} & set(map(type, kernel.modules()))
+    if others or kernel.num_outputs_per_input(train_X, train_X) != 1:
+        raise TypeError(
+            "`covar_module` must have one value for every two points, wherever they are, got"
+            f" {type(kernel).__name__}. Use `multi_task_kernel` for tasks, columns of `train_Y` for"
+            " outputs, or the kernel inside it, in an InducingPathwiseGP for inducing points."
         )
     expected = train_X.shape[:-2] + (train_Y.shape[-1:] if train_Y.shape[-1] > 1 else ())
     own = kernel.batch_shape
@@ -212,6 +233,10 @@ def check_kernel(kernel: Kernel, train_X: Tensor, train_Y: Tensor) -> None:
             "`covar_module` must have no batch shape or that of the data and outputs,"
             f" {tuple(expected)}, got {tuple(own)}."
         )
+    X = train_X if input_transform is None else deepcopy(input_transform)(train_X)
+    is_exact = solver is None or isinstance(solver, Cholesky)
+    with suppress(NoFeaturesError) if is_exact else nullcontext():
+        Embedding.of(frozen_kernel(kernel).to(X), X)
 
 
 def place_inducing_points(

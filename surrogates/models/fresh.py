@@ -14,7 +14,7 @@ import threading
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from typing import Any, Self
 
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.functions.paths import BatchPaths, SamplePaths, Units
-from surrogates.functions.spectra import NoFeaturesError, has_features
+from surrogates.functions.spectra import Embedding, NoFeaturesError
 from surrogates.models.data import (
     PATHS,
     Kept,
@@ -370,15 +370,7 @@ class FreshGP(SingleTaskGP):
         with self._kept() as parts:
             if PATHS not in parts:
                 generator = torch.Generator().manual_seed(self.seed)
-                try:
-                    drawn = self._draw(self.num_paths, generator, spanning=True)
-                except NoFeaturesError as error:
-                    if not self.rule.is_exact:
-                        raise
-                    raise NoFeaturesError(
-                        f"{error} The posterior with an iterative solver is that of paths; use"
-                        " solver=Cholesky(), with which it is exact."
-                    ) from error
+                drawn = self._draw(self.num_paths, generator, spanning=True)
                 parts[PATHS] = self._together(drawn)
             paths: SamplePaths | BatchPaths = parts[PATHS]
         return paths
@@ -443,8 +435,13 @@ class FreshGP(SingleTaskGP):
             return False
         if self.solver is not None:
             return isinstance(self.solver, Cholesky)
-        small = self.train_inputs[0].shape[-2] <= EXACT_UP_TO or self._stays_exact
-        return small or not has_features(self.covar_module)
+        X = self.train_inputs[0]
+        if X.shape[-2] <= EXACT_UP_TO or self._stays_exact:
+            return True
+        with suppress(NoFeaturesError):
+            Embedding.of(self.covar_module, X)
+            return False
+        return True
 
     def _state_key(self) -> StateKey:
         return StateKey.of(

@@ -143,7 +143,7 @@ class PathwiseGP(FreshGP):
         if likelihood is not None:
             check_likelihood(likelihood)
         if covar_module is not None:
-            check_kernel(covar_module, train_X, train_Y)
+            check_kernel(covar_module, train_X, train_Y, input_transform, solver)
         checks.positive_int("num_features", num_features)
         checks.positive_int("num_paths", num_paths)
         checks.integer("seed", seed, 0)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.operators.expressions import kernel_values
+from surrogates.operators.linalg import matmul
 from surrogates.operators.terms import (
     GRADIENT,
     OWN_GRADIENT,
@@ -100,6 +101,54 @@ class Basis(ABC):
         that one process holds.
         """
         return part
+
+
+class Features(Basis):
+    """F functions that are evaluated together, in chunks of points, and differentiated by
+    autograd.
+    """
+
+    @property
+    @abstractmethod
+    def num_features(self) -> int:
+        """F."""
+
+    @abstractmethod
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return Φ(X), (m, F)."""
+
+    def matmul(self, X: Tensor, W: Tensor) -> Tensor:
+        return torch.cat([matmul(self(X[rows]), W) for rows in self.chunks(X)])
+
+    def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
+        return torch.cat(
+            [self._contracted(X[rows], matmul(cotangent[rows], W.T))[1] for rows in self.chunks(X)]
+        )
+
+    def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        flat = X.flatten(0, 1)
+        number = torch.arange(len(X), device=X.device).repeat_interleave(X.shape[1])
+        parts = [self._contracted(flat[rows], W.T[number[rows]]) for rows in self.chunks(flat)]
+        values, gradients = (torch.cat(part) for part in zip(*parts, strict=True))
+        return values.view(X.shape[:-1]), gradients.view_as(X)
+
+    def _contracted(self, X: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sums (m,) of ``weights ∘ Φ(X)`` at every point, and their gradients (m, d)."""
+        with torch.enable_grad():
+            X = X.detach().requires_grad_()
+            values = (self(X) * weights).sum(-1)
+            (gradient,) = torch.autograd.grad(values.sum(), X)
+        return values.detach(), gradient
+
+    def pieces(self, width: int) -> Iterable[tuple[slice, FunctionMap]]:
+        return [(slice(None), self)]
+
+    def chunks(self, X: Tensor, width: int = 1) -> list[slice]:
+        """Return consecutive rows of X, each for ``width`` points, such that a chunk has about as
+        many features as are evaluated at a time; no points are a chunk, too.
+        """
+        entries = memory.chunk_entries(X.device)
+        return list(spans(max(1, len(X)), max(1, entries // (self.num_features * width))))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ All ways compute the same formula and agree to rounding. The environment variabl
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -56,11 +56,13 @@ class KernelForm:
         waves: draws its random waves, see :mod:`surrogates.functions.spectra`; ``None`` if there is
             no way.
         has_tails: whether ``waves`` draws from a law of higher frequencies where it is asked to.
+        of_one_input: whether it is no kernel of several.
     """
 
     settings: tuple[str, ...] | None = None
     waves: Callable[..., Any] | None = None
     has_tails: bool = False
+    of_one_input: bool = False
 
 
 # By class, none of which is a subclass of another; :mod:`surrogates.functions.spectra` adds those
@@ -95,6 +97,43 @@ def visible(kernel: Kernel, columns: Tensor) -> Tensor:
     return columns if kernel.active_dims is None else columns[kernel.active_dims.to(columns.device)]
 
 
+def leaves(kernel: Kernel, columns: Tensor) -> Iterator[tuple[Kernel, Tensor]]:
+    """Yield the kernels that ``kernel`` is a sum, product or multiple of, and which of the input
+    ``columns`` each looks at.
+
+    Raises:
+        ValueError: for a kernel of one input that looks at several.
+    """
+    stack = [(kernel, visible(kernel, columns))]
+    while stack:
+        kernel, columns = stack.pop()
+        kind = kind_of(kernel)
+        if kind is ScaleKernel:  # selects for the kernel below it, which it does not call
+            stack.append((kernel.base_kernel, columns))
+        elif kind in (AdditiveKernel, ProductKernel):
+            stack += [(part, visible(part, columns)) for part in reversed(kernel.kernels)]
+        elif hasattr(kernel, "summands"):
+            stack.append((kernel.summands(), columns))
+        else:
+            if form_of(kernel).of_one_input and len(columns) != 1:
+                raise ValueError(
+                    f"`kernel` must look at one input where it is {kind.__name__}, got"
+                    f" {len(columns)}. Give `active_dims`."
+                )
+            yield kernel, columns
+
+
+def unscaled(kernel: Kernel) -> tuple[Tensor, Kernel]:
+    """Return the product of the factors of ``ScaleKernel`` around a kernel, and that kernel; its
+    active dimensions, which the first one takes over, are not applied again.
+    """
+    factor = torch.ones((), device="cpu")
+    while kind_of(kernel) is ScaleKernel and not kernel.outputscale.ndim:
+        factor = factor.to(kernel.outputscale) * kernel.outputscale.detach()
+        kernel = kernel.base_kernel
+    return factor, kernel
+
+
 @dataclass(frozen=True)
 class StationaryKernel:
     """A GPyTorch kernel reduced to its closed form.
@@ -116,14 +155,8 @@ class StationaryKernel:
         """Return the closed form of ``kernel``, or ``None`` where it has none (the kernel's own
         evaluation is used then).
         """
-        outputscale = torch.ones((), device="cpu")
-        # ScaleKernel takes over those of its base kernel, whose own are not applied again
         active_dims = kernel.active_dims
-        while kind_of(kernel) is ScaleKernel:
-            if kernel.outputscale.ndim:
-                return None
-            outputscale = outputscale.to(kernel.outputscale) * kernel.outputscale.detach()
-            kernel = kernel.base_kernel
+        outputscale, kernel = unscaled(kernel)
         if kernel.batch_shape:
             return None
         kind = kind_of(kernel)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from gpytorch.kernels import Kernel, ScaleKernel
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 
@@ -54,19 +54,6 @@ class TanimotoForm:
 
     outputscale: Tensor
     active_dims: Tensor | None
-
-    @classmethod
-    def of(cls, kernel: Kernel) -> "TanimotoForm | None":
-        """Return the closed form of ``kernel``, or ``None`` where it has none."""
-        outputscale = torch.ones((), device="cpu")
-        # ScaleKernel takes over those of its base kernel, whose own are not applied again
-        active_dims = kernel.active_dims
-        while type(kernel) is ScaleKernel and not kernel.batch_shape:
-            outputscale = outputscale.to(kernel.outputscale) * kernel.outputscale.detach()
-            kernel = kernel.base_kernel
-        if type(kernel) is not TanimotoKernel or kernel.batch_shape:
-            return None
-        return cls(outputscale, active_dims)
 
     def active(self, X: Tensor) -> Tensor:
         """Return the columns of the fingerprint among those of X."""

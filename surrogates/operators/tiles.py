@@ -12,16 +12,16 @@ from functools import cached_property, reduce, wraps
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
+from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel
 from torch import Tensor
 
 from surrogates import memory
 from surrogates.operators import cuda, native
-from surrogates.operators.forms import PROFILES, StationaryKernel, kind_of
+from surrogates.operators.forms import PROFILES, StationaryKernel, kind_of, unscaled
 from surrogates.operators.linalg import matmul
 from surrogates.operators.main_effects import MainEffectsKernel
 from surrogates.operators.sparse import SparseRows, sparse_rows
-from surrogates.operators.tanimoto import TanimotoForm, squared_lengths
+from surrogates.operators.tanimoto import TanimotoForm, TanimotoKernel, squared_lengths
 
 Index = slice | Tensor
 ALL = slice(None)
@@ -52,9 +52,9 @@ class KernelTiles(ABC):
         stationary = StationaryKernel.of(kernel)
         if stationary is not None:
             return StationaryTiles(stationary, X1, X2)
-        fingerprint = TanimotoForm.of(kernel)
-        if fingerprint is not None:
-            return TanimotoTiles(fingerprint, X1, X2)
+        outputscale, base = unscaled(kernel)
+        if type(base) is TanimotoKernel and not base.batch_shape:
+            return TanimotoTiles(TanimotoForm(outputscale, kernel.active_dims), X1, X2)
         return ComposedTiles.of_parts(kernel, X1, X2) or GenericTiles(kernel, X1, X2)
 
     @abstractmethod
@@ -312,12 +312,9 @@ class ComposedTiles(KernelTiles):
         """Return the tiles of a sum or product, in ``ScaleKernel`` or not; ``None`` of another
         kernel, and of one that picks columns or has a batch shape as a whole.
         """
-        factor = X1.new_ones(())
-        whole = kernel
-        while kind_of(kernel) is ScaleKernel and not kernel.outputscale.ndim:
-            factor = factor * kernel.outputscale.detach().to(X1)
-            kernel = kernel.base_kernel
-        if whole.active_dims is not None or kernel.batch_shape:
+        active_dims = kernel.active_dims
+        factor, kernel = unscaled(kernel)
+        if active_dims is not None or kernel.batch_shape:
             return None
         if type(kernel) is MainEffectsKernel:
             kernel = kernel.summands()

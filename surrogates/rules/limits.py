@@ -7,19 +7,10 @@ from collections.abc import Iterator
 
 import torch
 from botorch.models.kernels.categorical import CategoricalKernel
-from gpytorch.kernels import (
-    AdditiveKernel,
-    Kernel,
-    MaternKernel,
-    PeriodicKernel,
-    ProductKernel,
-    RBFKernel,
-    RQKernel,
-    ScaleKernel,
-)
+from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, RQKernel
 from torch import Tensor
 
-from surrogates.operators.forms import kind_of, visible
+from surrogates.operators.forms import leaves
 
 LONGEST = 1e3  # times the range of an input: the kernel no longer depends on it
 ROOM = 1e3  # of the largest number, for sums and multiples of a squared distance
@@ -43,7 +34,7 @@ def lengthscale_limits(kernel: Kernel, X: Tensor) -> Iterator[tuple[Kernel, Tens
     columns_and_widths = zip(points.unbind(1), width, strict=True)
     lower = SHORTEST * torch.stack([_gap(*pair) for pair in columns_and_widths])
     upper = LONGEST * torch.where(width > 0, width, 1.0)
-    for part, columns in parts_with_lengthscales(kernel, torch.arange(X.shape[-1], device="cpu")):
+    for part, columns in parts_with_lengthscales(kernel, X.shape[-1]):
         if isinstance(part, PeriodicKernel):
             continue
         own = part.lengthscale
@@ -85,7 +76,7 @@ def check_range(kernel: Kernel, X: Tensor, *, takes_differences: bool) -> None:
     """
     precision = torch.finfo(X.dtype)
     largest = precision.max / ROOM if takes_differences else LARGEST_ROUNDING / precision.eps
-    for part, columns in parts_with_lengthscales(kernel, torch.arange(X.shape[-1], device="cpu")):
+    for part, columns in parts_with_lengthscales(kernel, X.shape[-1]):
         if not isinstance(part, RBFKernel | MaternKernel | RQKernel):
             continue
         points = X[..., columns.to(X.device)]
@@ -107,7 +98,9 @@ def check_codes(kernel: Kernel, X: Tensor) -> None:
     Raises:
         ValueError: naming a column and a value.
     """
-    for column in sorted(_category_columns(kernel, torch.arange(X.shape[1], device="cpu"))):
+    parts = leaves(kernel, torch.arange(X.shape[1], device="cpu"))
+    codes_of = [own for part, own in parts if isinstance(part, CategoricalKernel)]
+    for column in sorted({column for own in codes_of for column in own.tolist()}):
         codes = X[:, column]
         bad = codes != codes.round()
         if bad.any():
@@ -118,36 +111,13 @@ def check_codes(kernel: Kernel, X: Tensor) -> None:
             )
 
 
-def parts_with_lengthscales(
-    kernel: Kernel, columns: Tensor, called: bool = True
-) -> Iterator[tuple[Kernel, Tensor]]:
-    """Yield the parts of ``kernel`` whose lengthscales are distances of its inputs, and which of
-    the inputs ``columns`` each looks at.
-
-    Sums, products and multiples give their inputs on; what other kernels give to those inside them,
-    such as the features that a network finds, is known to them alone.
+def parts_with_lengthscales(kernel: Kernel, dim: int) -> Iterator[tuple[Kernel, Tensor]]:
+    """Yield the parts of ``kernel`` whose lengthscales are distances of its ``dim`` inputs, and
+    which of them each looks at: not the kernels inside those that transform their inputs.
     """
-    # ScaleKernel selects for the kernel below it, which it does not call
-    if called:
-        columns = visible(kernel, columns)
-    if kernel.has_lengthscale and kernel.lengthscale.shape[-1] in (1, len(columns)):
-        yield kernel, columns
-    kind = kind_of(kernel)
-    if kind is ScaleKernel:
-        yield from parts_with_lengthscales(kernel.base_kernel, columns, called=False)
-    elif kind in (AdditiveKernel, ProductKernel):
-        for part in kernel.kernels:
-            yield from parts_with_lengthscales(part, columns)
-
-
-def _category_columns(kernel: Kernel, columns: Tensor) -> set[int]:
-    columns = visible(kernel, columns)
-    while kind_of(kernel) is ScaleKernel:  # has taken over the active dimensions of its base kernel
-        kernel = kernel.base_kernel
-    if isinstance(kernel, CategoricalKernel):
-        return set(columns.tolist())
-    parts = kernel.kernels if kind_of(kernel) in (AdditiveKernel, ProductKernel) else ()
-    return {column for part in parts for column in _category_columns(part, columns)}
+    for part, columns in leaves(kernel, torch.arange(dim, device="cpu")):
+        if part.has_lengthscale and part.lengthscale.shape[-1] in (1, len(columns)):
+            yield part, columns
 
 
 def _gap(column: Tensor, width: Tensor) -> Tensor:

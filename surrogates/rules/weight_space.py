@@ -9,7 +9,6 @@ P = I + Φᵀ Σ⁻¹ Φ = L Lᵀ
 """
 
 import math
-from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
@@ -19,10 +18,8 @@ from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.operators.differentiable import Basis
+from surrogates.operators.differentiable import Features
 from surrogates.operators.linalg import stable_cholesky
-from surrogates.operators.terms import FunctionMap
-from surrogates.operators.tiles import spans
 
 FEATURE_SQUARES_HELD = 5  # copies of an (F, F) matrix, in float64, at once
 TRIED_ROWS = 16  # of the data, on which a new feature map is tried
@@ -47,7 +44,7 @@ class WeightPosterior(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureBasis(Basis):
+class FeatureBasis(Features):
     """The F functions sqrt(outputscale) φ_j of a kernel, evaluated in chunks of points.
 
     Attributes:
@@ -68,6 +65,10 @@ class FeatureBasis(Basis):
     @property
     def dim(self) -> int:
         return self.shape[0]
+
+    @property
+    def num_features(self) -> int:
+        return self.shape[1]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -93,43 +94,8 @@ class FeatureBasis(Basis):
             )
         return features
 
-    def matmul(self, X: Tensor, W: Tensor) -> Tensor:
-        return torch.cat([self(X[rows]) @ W for rows in self.chunks(len(X))])
-
-    def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
-        return torch.cat(
-            [self._gradient(X[rows], cotangent[rows] @ W.T)[1] for rows in self.chunks(len(X))]
-        )
-
-    def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        values = X.new_empty(X.shape[:-1])
-        gradient = torch.empty_like(X)
-        for group in self.chunks(len(X), X.shape[1]):
-            weights = W.T[group].unsqueeze(1)
-            features, gradient[group] = self._gradient(X[group], weights)
-            values[group] = (features * weights).sum(-1)
-        return values, gradient
-
-    def pieces(self, width: int) -> Iterable[tuple[slice, FunctionMap]]:
-        return [(slice(None), self)]
-
     def to(self, device: torch.device | str) -> Self:
         return replace(self, kernel=deepcopy(self.kernel).to(device))
-
-    def _gradient(self, X: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Return Φ(X) and the gradient in X of ``Σ weights ∘ Φ(X)``."""
-        with torch.enable_grad():
-            X = X.detach().requires_grad_()
-            features = self(X)
-            (gradient,) = torch.autograd.grad((features * weights).sum(), X)
-        return features.detach(), gradient
-
-    def chunks(self, length: int, width: int = 1) -> list[slice]:
-        """Return consecutive rows of ``width`` points each, such that a chunk has about as many
-        features as are evaluated at a time.
-        """
-        entries = memory.chunk_entries(self.kernel.outputscale.device)
-        return list(spans(length, max(1, entries // (width * self.shape[1]))))
 
 
 def solve_weight_posterior(
@@ -151,7 +117,7 @@ def solve_weight_posterior(
     with torch.no_grad():
         P = torch.eye(num_features, dtype=torch.float64, device=X.device)
         rhs = P.new_zeros(num_features)
-        for rows in basis.chunks(len(X)):
+        for rows in basis.chunks(X):
             features = basis(X[rows]).double() / std[rows].unsqueeze(1)
             P.addmm_(features.T, features)
             rhs.addmv_(features.T, residuals[rows] / std[rows])

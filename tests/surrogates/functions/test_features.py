@@ -11,11 +11,11 @@ from botorch.models.kernels.categorical import CategoricalKernel
 from gpytorch.kernels import (
     AdditiveKernel,
     ArcKernel,
-    CosineKernel,
     Kernel,
     LinearKernel,
     MaternKernel,
     PeriodicKernel,
+    PiecewisePolynomialKernel,
     RBFKernel,
     RQKernel,
     ScaleKernel,
@@ -370,10 +370,12 @@ class UnknownKernel(RBFKernel):
 @pytest.mark.parametrize(
     ("make", "named"),
     [
-        (CosineKernel, "CosineKernel"),
         (UnknownKernel, "UnknownKernel"),
-        (lambda: problems.rbf() + CosineKernel(), "CosineKernel"),
-        (lambda: problems.scaled(problems.rbf() * ArcKernel(problems.rbf()), 2.0), "ArcKernel"),
+        (lambda: problems.rbf() + PiecewisePolynomialKernel(), "PiecewisePolynomialKernel"),
+        (
+            lambda: problems.scaled(problems.rbf() * ArcKernel(UnknownKernel()), 2.0),
+            "UnknownKernel",
+        ),
     ],
 )
 def test_a_kernel_without_features_is_refused_by_name(

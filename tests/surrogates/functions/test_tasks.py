@@ -82,7 +82,7 @@ def test_paths_are_differentiable_in_the_inputs_and_constant_in_the_task() -> No
 
 
 def test_an_index_of_several_columns_is_refused() -> None:
-    with pytest.raises(ValueError, match="must look at one input, the task, got 2"):
+    with pytest.raises(ValueError, match="must look at one input where it is IndexKernel, got 2"):
         RandomFeatures.draw(tasks((1, 2)), 3, 8, generator=torch.Generator().manual_seed(0))
 
 

@@ -1,5 +1,6 @@
 """Kernels that transform their inputs before a kernel inside sees them."""
 
+import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -146,16 +147,86 @@ def test_lengthscales_inside_say_nothing_of_the_inputs() -> None:
     assert part is kernel.kernels[0].base_kernel
 
 
+DEEP = [name for name in KERNELS if name != "own"]
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_paths_have_the_law_of_the_posterior(name: str) -> None:
+    gp = model(name)
+    gp.solver = CG(tolerance=1e-8)
+    gp.num_paths = 1024
+    Z = problems.uniform(20, DIM, seed=1)
+    law = gp.posterior(Z)
+    mean, variance = exact(gp, Z)
+    scale, offset = gp.outcome_transform.stdvs.squeeze(), gp.outcome_transform.means.squeeze()
+    deviation = variance.sqrt()
+    error = (law.mean.squeeze(1).detach() - offset) / scale - mean
+    assert (error.abs() < 1e-3 * deviation).all()
+    ratio = law.variance.squeeze(1).detach() / (scale * deviation).square()
+    assert (ratio - 1.0).abs().max() < 5.0 * (2.0 / gp.num_paths) ** 0.5
+
+
+@pytest.mark.parametrize("name", DEEP)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_paths_follow_neither_the_model_nor_other_points(name: str, dtype: torch.dtype) -> None:
+    gp = model(name, dtype=dtype)
+    paths = gp.paths(3)
+    Z = problems.uniform(5, DIM, seed=1).to(dtype)
+    before = paths(Z)
+    tolerance = 1e4 * torch.finfo(dtype).eps
+    bounds = {"rtol": tolerance, "atol": tolerance * before.abs().max().item()}
+    torch.testing.assert_close(paths(Z[2:3]), before[:, 2:3], **bounds)
+    torch.testing.assert_close(paths.each(Z.expand(3, 5, DIM)), before, **bounds)
+    for value in gp.covar_module.parameters():
+        value.data.add_(0.3)
+    assert torch.equal(paths(Z), before)
+    assert torch.equal(pickle.loads(pickle.dumps(paths))(Z), before)
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_paths_have_gradients_through_the_transform(name: str) -> None:
+    gp = model(name)
+    gp.num_features = 64
+    paths = gp.paths(2)
+    Z = problems.uniform(3, DIM, seed=1).requires_grad_()
+    assert torch.autograd.gradcheck(paths, (Z,))
+    assert torch.autograd.gradcheck(lambda Z: paths.each(Z.expand(2, 3, DIM)), (Z,))
+    if name != "more":  # whose data are less smooth
+        assert torch.autograd.gradgradcheck(paths, (Z,), atol=1e-3, rtol=1e-3)
+
+
+class OfAll(Transformed):
+    """A kernel of points less their mean, which is none of single points."""
+
+    def __init__(self) -> None:
+        super().__init__(RBFKernel(), lambda X: X - X.mean(-2, keepdim=True))
+
+
+class Doubled(Transformed):
+    """A kernel that returns twice what the kernel inside it returns."""
+
+    def __init__(self) -> None:
+        super().__init__(RBFKernel(), torch.sin)
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **_: Any) -> Any:
+        return 2.0 * super().forward(x1, x2, diag=diag)
+
+
+@pytest.mark.parametrize("kind", [OwnLengthscale, OfAll, Doubled])
+def test_what_is_no_kernel_of_transformed_points_has_no_features(kind: type[Kernel]) -> None:
+    X, Y = data()
+    with pytest.raises(ValueError, match=rf"got {kind.__name__}.*use solver=Cholesky\(\)"):
+        PathwiseGP(X, Y, covar_module=ScaleKernel(kind()).double(), solver=CG())
+
+
 def test_the_posterior_of_many_data_is_exact_where_a_kernel_has_no_features() -> None:
-    gp = model("fewer", 2100)
+    gp = model("own", 2100)
     Z = problems.uniform(5, DIM, seed=1)
     posterior = gp.posterior(Z)
     mean, variance = exact(gp, Z)
     scale, offset = gp.outcome_transform.stdvs.squeeze(), gp.outcome_transform.means.squeeze()
     torch.testing.assert_close(posterior.mean.squeeze(1), offset + scale * mean)
     torch.testing.assert_close(posterior.variance.squeeze(1), scale.square() * variance)
-    with pytest.raises(ValueError, match=r"use solver=Cholesky\(\), with which it is exact"):
-        PathwiseGP(*data(), covar_module=KERNELS["fewer"]().double(), solver=CG()).posterior(Z)
 
 
 @pytest.mark.slow
