@@ -41,7 +41,6 @@ from scalable_bo.experiments.regression.data import (
 from scalable_bo.experiments.regression.methods import (
     NUM_BLOCKS,
     Budget,
-    SplitSolver,
     solver_within,
 )
 from scalable_bo.experiments.solvers import SPEND_IT_ALL
@@ -310,7 +309,6 @@ def _solver(cell: TraceCell, n: int, budget: float) -> Any:
     num_blocks = _THOMPSON_BLOCKS if cell.problem == THOMPSON else NUM_BLOCKS
     spent = budget + 1.0
     solver = solver_within(cell.solver, n, Budget(SPEND_IT_ALL, max_epochs=spent), num_blocks)
-    solver = solver.mean if isinstance(solver, SplitSolver) else solver
     if isinstance(solver, IterativeSolver | Auto):
         return replace(solver, max_epochs=spent)
     return solver

@@ -24,7 +24,7 @@ from surrogates.callers import warn
 from surrogates.solvers.state import Parts
 
 NUM_KEPT = 2
-FORMAT = 3  # version of the saved state; raise it when a solve saves other fields
+FORMAT = 4  # version of the saved state; raise it when a solve saves other fields
 ENDED = "ended"  # is among the parts of a solve that has come to its end
 
 
@@ -220,7 +220,7 @@ def digest(text: str, tensors: list[Tensor]) -> str:
     total = hashlib.sha256(text.encode())
     for tensor in tensors:
         total.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        total.update(tensor.detach().cpu().reshape(-1).numpy().data)
+        total.update(tensor.detach().cpu().contiguous().reshape(-1).numpy().data)
     return total.hexdigest()
 
 

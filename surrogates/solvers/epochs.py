@@ -181,7 +181,7 @@ class AveragedDescent(State):
         sound = rows.all(torch.isfinite(self.average))
         return torch.where(sound, self.average, self.monitor.checkpoint)
 
-    def describe(self, step: float) -> str:
+    def describe(self, step: float | Tensor) -> str:
         """Return how far below ``step`` the steps are; empty if they are not."""
         return describe_reduction(self.step / step)
 

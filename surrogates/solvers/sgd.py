@@ -1,7 +1,7 @@
 """Stochastic gradient descent on the primal objective, with the noise in the regulariser."""
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor
@@ -15,8 +15,6 @@ from surrogates.solvers.solver import IterativeSolver
 from surrogates.systems.system import LinearSystem
 
 DEFAULT_BATCH = 512
-# Of the kernel, 8 MiB of float32: read twice, they should still be in a cache
-ENTRIES_AT_ONCE = {"cpu": 2**21}
 
 
 @dataclass
@@ -25,6 +23,7 @@ class SGDState(AveragedDescent):
     rhs: Tensor  # (num_data, s) f + ε
     noise_draw: Tensor  # (num_data, s) ε, zeros if B came in one part
     projected_noise: Tensor | None  # (m, s) K_ZX Σ⁻¹ ε, with inducing points
+    first_step: Tensor  # (s,)
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,9 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
     B: the budget alone ends the run, and the residual is evaluated after it.
 
     Args:
-        step_size: of a step along g; the paper's is 0.5 for the mean and 0.1 for samples.
+        step_size: of a step along g.
+        sample_step_size: likewise, of columns with noise ε, which are those of samples; ``None``
+            for ``step_size``.
         batch_size: b, at most n of which are used; ``None`` for 512.
         num_features: of Φ, drawn anew at every step.
         momentum: in [0, 1).
@@ -72,17 +73,17 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
         Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient
         Descent", Section 3 and Appendix A.
         Differs: (1) the norm is clipped a column at a time, so that columns do not influence each
-            other; (2) a vector of noise
-        variances; (3) batches are the parts of a random partition; (4) divergence is undone; (5)
-        with inducing points, K_ZX Σ⁻¹ ε is exact, where Section 3.3 estimates it by features, which
-        would add their variance to every step; (6) the average forgets, as that of the authors'
-        program does: the mean of all iterates keeps those far from the solution (RMSE on pol after
-            10 000 steps 0.187, not 0.173).
+        other; (2) a vector of noise variances; (3) batches are the parts of a random partition; (4)
+        divergence is undone; (5) with inducing points, K_ZX Σ⁻¹ ε is exact, where Section 3.3
+        estimates it by features, which would add their variance to every step; (6) the average
+        forgets, as that of the authors' program does: the mean of all iterates keeps those far from
+        the solution.
     """
 
     splits_targets: ClassVar[bool] = True
 
     step_size: float = 0.5
+    sample_step_size: float | None = field(default=None, kw_only=True)
     batch_size: int | None = None
     num_features: int = 100
     momentum: float = 0.9
@@ -91,14 +92,22 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.positive_float("step_size", self.step_size)
+        for name in ("step_size", "sample_step_size", "clip"):
+            if getattr(self, name) is not None:
+                checks.positive_float(name, getattr(self, name))
         if self.batch_size is not None:
             checks.positive_int("batch_size", self.batch_size)
         checks.positive_int("num_features", self.num_features)
-        checks.positive_float("clip", self.clip)
         checks.fraction("averaging", self.averaging)
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"`momentum` must be in [0, 1), got {self.momentum}.")
+
+    @classmethod
+    def paper(cls, **settings: Any) -> Self:
+        """Return the published settings of regressions: steps of 0.5 for the mean and of 0.1 for
+        samples, on batches of 512 and 100 features.
+        """
+        return cls(**{"step_size": 0.5, "sample_step_size": 0.1, "batch_size": 512, **settings})
 
     def accepts(self, system: LinearSystem) -> LinearSystem:
         return system
@@ -123,16 +132,21 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
             if data.projected_noise is None
             else data.rhs * _relative_precision(system, len(data.rhs)).sqrt()
         )
+        is_sample = system.rows.norm(data.noise_draw) > 0
+        step = torch.full_like(norms, self.step_size)
+        if self.sample_step_size is not None:
+            step[is_sample] = self.sample_step_size
         return SGDState(
             point=initial.clone(),
             V=torch.zeros_like(initial),
             average=initial.clone(),
-            step=torch.full_like(norms, self.step_size),
+            step=step,
             monitor=EpochMonitor.start(initial, norms, system.num_data, window=SHORTEST_WINDOW),
             count=0,
             rhs=data.rhs,
             noise_draw=data.noise_draw,
             projected_noise=data.projected_noise,
+            first_step=step,
         )
 
     def step(
@@ -186,34 +200,22 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
                 system.mean_noise * projected_noise
             )
         gradient.div_(system.num_data)
-        gaps = []
-        for part in index.split(self._rows_at_once(system, len(index))):
-            rows = system.kernel_rows(part)
-            precision = system.rows.take(relative, part)
-            positions, held = system.rows.owned(part)
-            misfit = rows @ point
-            misfit[positions] -= rhs[held] - noise_draw[held]
-            misfit = system.rows.sum(misfit)
-            if projected_noise is None:
-                own = torch.zeros_like(misfit)
-                own[positions] = (system.mean_noise / precision[positions]) * point[
-                    held
-                ] - noise_draw[held]
-                gaps.append(misfit + system.rows.sum(own))
-            else:
-                gaps.append((misfit - noise_draw[part]) * precision.sqrt())
-            fitted = gaps[-1] if by_rows else misfit
-            gradient.addmm_(rows.T, fitted * precision, alpha=1.0 / len(index))
-        return gradient, torch.cat(gaps)
-
-    def _rows_at_once(self, system: LinearSystem, batch_size: int) -> int:
-        """Return how many rows of the kernel are used while a cache holds them;
-        all of the batch where each use is a message.
-        """
-        entries = ENTRIES_AT_ONCE.get(system.device.type)
-        return (
-            batch_size if entries is None or system.rows.is_shared else max(1, entries // system.n)
-        )
+        rows = system.kernel_rows(index)
+        precision = system.rows.take(relative, index)
+        positions, held = system.rows.owned(index)
+        misfit = rows @ point
+        misfit[positions] -= rhs[held] - noise_draw[held]
+        misfit = system.rows.sum(misfit)
+        if projected_noise is None:
+            own = torch.zeros_like(misfit)
+            own[positions] = (system.mean_noise / precision[positions]) * point[held]
+            own[positions] -= noise_draw[held]
+            gap = misfit + system.rows.sum(own)
+        else:
+            gap = (misfit - noise_draw[index]) * precision.sqrt()
+        fitted = gap if by_rows else misfit
+        gradient.addmm_(rows.T, fitted * precision, alpha=1.0 / len(index))
+        return gradient, gap
 
     def _prior_product(self, system: LinearSystem, M: Tensor, generator: torch.Generator) -> Tensor:
         """Return Φ Φᵀ M, an unbiased estimate of the kernel between the points of the unknowns
@@ -243,7 +245,7 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
         )
 
     def describe(self, state: SGDState) -> str:
-        return state.describe(self.step_size)
+        return state.describe(state.first_step)
 
 
 def _has_features(system: LinearSystem) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
@@ -21,19 +21,14 @@ from surrogates import (
     InducingPathwiseGP,
     IterativeSolver,
     PathwiseGP,
-    Solution,
     Solver,
-    Targets,
     checks,
 )
 from surrogates.models.variational_gp import VariationalGP
 from surrogates.solvers.registry import SOLVERS
-from surrogates.solvers.solver import Callback, Request
+from surrogates.solvers.run import TOLERANCE
+from surrogates.solvers.sgd import DEFAULT_BATCH
 
-# The published settings of stochastic gradient descent in regression.
-_SGD_BATCH = 512
-_SGD_STEP_MEAN = 0.5
-_SGD_STEP_SAMPLES = 0.1
 # Blocks of the ADASAP paper's regressions.
 NUM_BLOCKS = 100
 _IN_BLOCKS = ("adasap", "adasap-i", "sdd-1", "sdd-10", "sdd-100")
@@ -67,69 +62,6 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class SplitSolver(Solver):
-    """Solves for the first column, the posterior mean's, with one solver and for the others, those
-    of samples, with another.
-
-    Args:
-        mean: solver of the first column.
-        samples: of the others; ``None`` leaves them at zero, with a residual of 1.
-    """
-
-    mean: Solver
-    samples: Solver | None
-    splits_targets: ClassVar[bool] = True
-    keep_descent = True  # its solvers decide
-
-    @property
-    def max_epochs(self) -> float | None:
-        """What both may spend; ``None`` if one of them has no such budget."""
-        budgets: list[float | None] = [
-            getattr(solver, "max_epochs", None)
-            for solver in (self.mean, self.samples)
-            if solver is not None
-        ]
-        return None if None in budgets else sum(filter(None, budgets))
-
-    def _solve(self, request: Request) -> Solution:
-        rhs = request.rhs if request.targets is None else request.targets
-
-        def solve(solver: Solver, columns: slice, callback: Callback | None) -> Solution:
-            own = (
-                Targets(rhs.values[:, columns], rhs.noise_draw[:, columns])
-                if isinstance(rhs, Targets)
-                else rhs[:, columns]
-            )
-            return solver.solve(
-                request.system,
-                own,
-                initial=None if request.initial is None else request.initial[:, columns],
-                generator=request.generator,
-                callback=callback,
-            )
-
-        callback = request.callback
-        mean = solve(self.mean, slice(1), callback)
-        if self.samples is None:
-            num_samples = request.rhs.shape[1] - 1
-            zeros = mean.value.new_zeros(len(mean.value), num_samples)
-            none = torch.zeros(num_samples, dtype=torch.bool, device=zeros.device)
-            samples = Solution(zeros, zeros.new_ones(num_samples), none, none.long(), 0.0, 0.0)
-        else:
-            later = callback and (lambda p: callback(replace(p, epochs=mean.epochs + p.epochs)))
-            samples = solve(self.samples, slice(1, None), later)
-        return Solution(
-            value=torch.cat([mean.value, samples.value], dim=1),
-            residual=torch.cat([mean.residual, samples.residual]),
-            converged=torch.cat([mean.converged, samples.converged]),
-            steps=torch.cat([mean.steps, samples.steps]),
-            epochs=mean.epochs + samples.epochs,
-            seconds=mean.seconds + samples.seconds,
-            note=mean.note or samples.note,
-        )
-
-
-@dataclass(frozen=True)
 class RegressionProblem:
     """What a method is given: data and hyperparameters, and whether only the posterior mean is
     wanted.
@@ -146,11 +78,12 @@ class RegressionProblem:
     seed: int
 
     def model(self, solver: Solver | None, **options: Any) -> PathwiseGP:
-        """Return the Gaussian process of all the data with this solver,
-        which is spared the samples if only the mean is wanted.
+        """Return the Gaussian process of all the data with this solver, which goes on to a residual
+        if only the mean is wanted: the error of a posterior needs its samples.
         """
-        if self.mean_only and solver is not None:
-            solver = SplitSolver(solver.mean if isinstance(solver, SplitSolver) else solver, None)
+        limits = self.mean_only and isinstance(solver, IterativeSolver | Auto)
+        if limits and solver.tolerance is None:  # type: ignore[union-attr]
+            solver = replace(solver, tolerance=TOLERANCE)  # type: ignore[type-var]
         return fixed_model(self.X, self.y, self.kernel, self.noise, solver, **options)
 
 
@@ -176,29 +109,15 @@ def solver_within(
     """
     if from_outside(name) is not None:
         return solver_for(name, n)
-    if name == "sgd":
-        return published_sgd(n, budget)
+    if name == "sgd":  # an epoch is kept back for evaluating the residual of what is returned
+        max_epochs = budget.sgd_steps * min(DEFAULT_BATCH, n) / n + 1.0
+        return SGD.paper(tolerance=SPEND_IT_ALL, max_epochs=max_epochs, keep_descent=True)
     solver = solver_for(
         name, n, sdd=SDDBudget(num_blocks=min(n, num_blocks)) if name in _IN_BLOCKS else None
     )
     if isinstance(solver, IterativeSolver | Auto):
         solver = replace(solver, tolerance=budget.tolerance, max_epochs=budget.max_epochs)
     return solver
-
-
-def published_sgd(n: int, budget: Budget) -> SplitSolver:
-    """Return stochastic gradient descent with the published settings: batches of 512,
-    steps 0.5 for the mean and 0.1 for samples.
-    """
-    batch_size = min(_SGD_BATCH, n)
-    # One epoch is kept back for evaluating the residual of what is returned.
-    options: dict[str, Any] = {
-        "batch_size": batch_size,
-        "tolerance": SPEND_IT_ALL,
-        "max_epochs": budget.sgd_steps * batch_size / n + 1.0,
-        "keep_descent": True,
-    }
-    return SplitSolver(SGD(_SGD_STEP_MEAN, **options), SGD(_SGD_STEP_SAMPLES, **options))
 
 
 def _exact(name: str) -> RegressionMethod:
@@ -228,7 +147,7 @@ def _inducing(
 
 REGRESSION_METHODS = {name: _exact(name) for name in SOLVERS} | {
     "sgd-inducing": RegressionMethod(
-        lambda problem: _inducing(problem, published_sgd(len(problem.X), problem.budget)),
+        lambda problem: _inducing(problem, solver_within("sgd", len(problem.X), problem.budget)),
         ("sgd_steps", "num_points"),
     ),
     "inducing": RegressionMethod(lambda problem: _inducing(problem, Cholesky()), ("num_points",)),

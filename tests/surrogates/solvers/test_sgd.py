@@ -16,7 +16,6 @@ from scalable_bo.experiments.regression.data import (
     load_regression_data,
 )
 from surrogates import SGD, KernelSystem, Targets, kernel_operator
-from surrogates.solvers import sgd
 from surrogates.solvers.run import Start
 from tests import problems
 from tests.contracts import assert_no_worse
@@ -79,23 +78,6 @@ def test_splitting_the_targets_lowers_the_variance() -> None:
     split = gradients(SGD(), system, f, noise_draw, A, epochs=50)
     unsplit = gradients(SGD(), system, f + noise_draw, torch.zeros_like(f), A, epochs=50)
     assert split.var(0).sum() < 0.2 * unsplit.var(0).sum()
-
-
-def test_rows_used_a_few_at_a_time_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    system = problems.system(N, problems.vector_noise(N))
-    rhs = problems.normal(N, 2)
-    noise_draw = problems.normal(N, 2, seed=1)
-    A = problems.normal(N, 2, seed=2)
-    index = torch.randperm(N, generator=torch.Generator().manual_seed(0))[:B]
-    found = []
-    for rows in (B, 4, 1):
-        monkeypatch.setattr(sgd, "ENTRIES_AT_ONCE", {"cpu": rows * N})
-        found.append(
-            SGD().gradient(system, rhs, noise_draw, A, index, torch.Generator().manual_seed(0))
-        )
-    for gradient, gap in found[1:]:
-        torch.testing.assert_close(gradient, found[0][0])
-        torch.testing.assert_close(gap, found[0][1])
 
 
 @pytest.mark.parametrize("averaging", [0.0, 0.25])
@@ -259,3 +241,23 @@ def test_split_targets_have_the_lower_gradient_variance_on_elevators() -> None:
     at_zero, at_solution = variance_ratios(system, batch_size=100)
     assert at_zero < 0.9
     assert at_solution < 0.4
+
+
+def test_samples_may_take_another_step_than_the_mean() -> None:
+    system = problems.system(N, 0.1)
+    noise_draw = problems.normal(N, 2, seed=1)
+    noise_draw[:, 0] = 0.0  # of the mean
+    targets = Targets(problems.normal(N, 2), noise_draw)
+    limits = {"max_epochs": 20.0, "tolerance": 1e-9, "keep_descent": True}
+    mean, sample, both = (
+        SGD(**settings, **limits).solve(system, targets)  # type: ignore[arg-type]
+        for settings in (
+            {"step_size": 0.3},
+            {"step_size": 0.02},
+            {"step_size": 0.3, "sample_step_size": 0.02},
+        )
+    )
+    torch.testing.assert_close(both.value[:, 0], mean.value[:, 0])
+    torch.testing.assert_close(both.value[:, 1], sample.value[:, 1])
+    assert not both.note
+    assert (SGD.paper().step_size, SGD.paper().sample_step_size) == (0.5, 0.1)
