@@ -461,10 +461,10 @@ class CountingOperator(KernelOperator):
         self._count(columns.numel())
         return columns
 
-    def block(self, index: Index) -> Tensor:
-        block = self.operator.block(index)
-        self._count(block.numel())
-        return block
+    def part(self, index: Index) -> KernelOperator:
+        part = self.operator.part(index)
+        self._count(part.shape[0] * part.shape[1])
+        return part
 
     def diagonal(self) -> Tensor:
         return self.operator.diagonal()

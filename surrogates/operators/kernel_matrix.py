@@ -59,8 +59,13 @@ class KernelOperator(ABC):
         """Return K[:, index], evaluated."""
 
     @abstractmethod
+    def part(self, index: Index) -> "KernelOperator":
+        """Return the operator of the points ``index`` alone. Needs a symmetric operator."""
+
     def block(self, index: Index) -> Tensor:
         """Return K[index][:, index], evaluated. Needs a symmetric operator."""
+        self._require_symmetric("block(index)")
+        return self.part(index).to_dense()
 
     @abstractmethod
     def to_dense(self) -> Tensor:
@@ -114,11 +119,12 @@ class Dense(KernelOperator):
             return self.matrix.index_select(0, index).T
         return self.matrix[index].T if self.symmetric else self.matrix[:, index]
 
-    def block(self, index: Index) -> Tensor:
-        self._require_symmetric("block(index)")
-        if not isinstance(index, Tensor):
-            return self.matrix[index][:, index]
-        return self.matrix.index_select(0, index).index_select(1, index)
+    def part(self, index: Index) -> "Dense":
+        if isinstance(index, Tensor):
+            matrix = self.matrix.index_select(0, index).index_select(1, index)
+        else:
+            matrix = self.matrix[index][:, index]
+        return Dense(self.tiles.rows(index).columns(index), True, matrix)
 
     def diagonal(self) -> Tensor:
         self._require_symmetric("diagonal()")
@@ -149,9 +155,8 @@ class Tiled(KernelOperator):
     def columns(self, index: Index) -> Tensor:
         return evaluate(self.tiles.columns(index))
 
-    def block(self, index: Index) -> Tensor:
-        self._require_symmetric("block(index)")
-        return evaluate(self.tiles.rows(index).columns(index))
+    def part(self, index: Index) -> KernelOperator:
+        return operator_of(self.tiles.rows(index).columns(index), True)
 
     def to_dense(self) -> Tensor:
         return evaluate(self.tiles)
@@ -178,11 +183,20 @@ def kernel_operator(
         memory_budget: bytes a kept matrix may take; ``None`` for 2 GiB on a CPU and a quarter of
             the memory of a CUDA device.
     """
-    budget = memory.default_budget(X1.device) if memory_budget is None else memory_budget
     tiles = KernelTiles.of(kernel, X1, X1 if X2 is None else X2)
-    num_bytes = len(tiles.X1) * len(tiles.X2) * X1.element_size()
+    return operator_of(tiles, X2 is None, memory_budget)
+
+
+def operator_of(
+    tiles: KernelTiles, symmetric: bool, memory_budget: int | None = None
+) -> KernelOperator:
+    """Return the operator that ``tiles`` evaluate: :class:`Dense` if it fits ``memory_budget``,
+    :class:`Tiled` otherwise.
+    """
+    budget = memory.default_budget(tiles.X1.device) if memory_budget is None else memory_budget
+    num_bytes = len(tiles.X1) * len(tiles.X2) * tiles.X1.element_size()
     kind = Dense if num_bytes <= budget else Tiled
-    return kind(tiles, symmetric=X2 is None)
+    return kind(tiles, symmetric)
 
 
 def evaluate(tiles: KernelTiles) -> Tensor:

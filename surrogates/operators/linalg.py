@@ -128,7 +128,7 @@ def left_singular(A: Tensor) -> tuple[Tensor, Tensor]:
     squares, V = torch.linalg.eigh(rows.T @ rows)
     singular = squares.flip(0).clamp_min(0.0).sqrt()
     smallest = (torch.finfo(rows.dtype).eps * singular[:1]).clamp_min(torch.finfo(rows.dtype).tiny)
-    U = (rows @ V.flip(1)) / singular.maximum(smallest)
+    U = (rows @ V.flip(1)).div_(singular.maximum(smallest))
     return U.to(A.dtype), singular.to(A.dtype)
 
 

@@ -161,8 +161,8 @@ class StationaryTiles(KernelTiles):
         self.profile = PROFILES[kernel.profile]
         self.outputscale = kernel.outputscale.to(X2)
         self.centre = kernel.scaled(X2).mean(0)
-        self.left = self._scaled(X1)
         self.right = self._scaled(X2)
+        self.left = self.right if X1 is X2 else self._scaled(X1)
         self.takes_differences = self.profile.exact_distances or self._cancels()
 
     def _panels(self, j: Index, *weights: Tensor) -> native.Panels | None:

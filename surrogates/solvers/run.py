@@ -152,7 +152,7 @@ class ResidualRows(Watch):
         before = double.entries
         size = max(FEWEST_COLUMNS, WEIGHTS_AT_ONCE // self.system.n)
         for part, weights in zip(columns.split(size), W.split(size, dim=1), strict=True):
-            product = double.rows_matmul(self.index, weights.to(double.dtype))
+            product = double.rows_matmul(self.index, weights)
             self.gaps[:, part] = self.rhs[:, part] - product / self.scale[part]
             own = self.system.rows.take(weights, self.index)
             self.weights[:, part] = own.double() / self.scale[part]
@@ -169,7 +169,7 @@ class ResidualRows(Watch):
         return self._relative(columns, self.gaps[:, columns] - claimed)
 
     def rounded(self, columns: Tensor, D: Tensor) -> Tensor:
-        product = self._double.rows_matmul(self.index, D.to(self._double.dtype))
+        product = self._double.rows_matmul(self.index, D)
         return self._relative(columns, product / self.scale[columns])
 
     def _relative(self, columns: Tensor | slice, gaps: Tensor) -> Tensor:
@@ -431,7 +431,7 @@ class Run(Generic[SystemT]):
             self.error = torch.full_like(norms, math.inf)
             self.first_tolerance = (error * self.judge.first_tolerance()).to(norms)
         self.aim = self.first_tolerance.clone()
-        self.value = torch.zeros_like(self.rhs)
+        self.value = self.rhs.new_zeros(()).expand_as(self.rhs)  # which takes no memory
         self.gap: Tensor | None = self.rhs
         self.is_held = torch.zeros_like(norms, dtype=torch.bool)
         self.is_lost = self.is_held.clone()
@@ -594,6 +594,7 @@ def _with_columns(matrix: Tensor, columns: Tensor, new: Tensor, which: Tensor) -
     """Return ``matrix`` with ``columns`` replaced by the columns of ``new`` marked by ``which``."""
     if len(columns) == matrix.shape[1]:
         return new
+    matrix = matrix.contiguous()
     matrix[:, columns] = new[:, which]
     return matrix
 
@@ -635,18 +636,6 @@ def columns_of(matrix: Tensor, columns: Tensor) -> Tensor:
 def targets_of(targets: Targets, columns: Tensor) -> Targets:
     """Return the given columns of both parts."""
     return Targets(*(columns_of(part, columns) for part in targets))
-
-
-def selected(state: StateT, columns: Tensor) -> StateT:
-    """Return the state of the given columns, in new tensors."""
-    changed: dict[str, Any] = {}
-    for name in (entry.name for entry in fields(state)):
-        value = getattr(state, name)
-        if isinstance(value, Tensor):
-            changed[name] = value[..., columns]
-        elif isinstance(value, State):
-            changed[name] = selected(value, columns)
-    return replace(state, **changed)
 
 
 def drop_others(state: State, columns: Tensor) -> None:

@@ -11,10 +11,10 @@ from surrogates import checks
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
 from surrogates.solvers.run import Start
 from surrogates.solvers.solver import IterativeSolver
+from surrogates.systems.preconditioners import largest_eigenvalue
 from surrogates.systems.system import BlockSystem, LinearSystem, require_blocks
 
 NUM_SAMPLED_BLOCKS = 3
-NUM_POWER_ITERATIONS = 10
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,11 @@ class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
         b = self._batch_size(system.n)
         step_size = self.step_size
         if step_size is None:
-            largest = max(
-                _largest_eigenvalue(system, b, generator) for _ in range(NUM_SAMPLED_BLOCKS)
+            batches = [sample_batch(system.n, b, generator) for _ in range(NUM_SAMPLED_BLOCKS)]
+            blocks = [system.restrict(batch.to(system.device)) for batch in batches]
+            step_size = b / max(
+                largest_eigenvalue(block, torch.clone, generator).item() for block in blocks
             )
-            step_size = b / largest
         num_steps = self.max_epochs * math.ceil(system.n / b)
         averaging = min(1.0, 100.0 / num_steps) if self.averaging is None else self.averaging
         return SDDSettings(b, step_size / system.n, averaging)
@@ -143,16 +144,3 @@ class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
 def sample_batch(n: int, batch_size: int, generator: torch.Generator) -> Tensor:
     """Return ``batch_size`` distinct indices below n, uniformly drawn."""
     return torch.randperm(n, generator=generator, device=generator.device)[:batch_size]
-
-
-def _largest_eigenvalue(system: BlockSystem, batch_size: int, generator: torch.Generator) -> float:
-    """Return λ_max of one sampled block of H by power iteration."""
-    block = system.block(sample_batch(system.n, batch_size, generator).to(system.device))
-    v = torch.ones(batch_size, dtype=system.dtype, device=system.device)
-    eigenvalue = 0.0
-    for _ in range(NUM_POWER_ITERATIONS):
-        v = v / torch.linalg.vector_norm(v)
-        w = block @ v
-        eigenvalue = torch.dot(v, w).item()
-        v = w
-    return eigenvalue

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from surrogates import checks
+from surrogates import checks, memory
 from surrogates.operators.rates import factorisation_advantage
 from surrogates.solvers.acceleration import FASTEST, Momentum, accelerate
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
@@ -19,7 +19,13 @@ from surrogates.solvers.run import Start
 from surrogates.solvers.solver import IterativeSolver
 from surrogates.solvers.state import State
 from surrogates.solvers.turns import Turns
-from surrogates.systems.preconditioners import Exact, Identity, Nystrom, Preconditioner
+from surrogates.systems.preconditioners import (
+    Exact,
+    Identity,
+    Nystrom,
+    Preconditioner,
+    largest_eigenvalue,
+)
 from surrogates.systems.system import (
     Apply,
     BlockSystem,
@@ -28,7 +34,6 @@ from surrogates.systems.system import (
 )
 
 CPU = torch.device("cpu")
-NUM_POWER_ITERATIONS = 10
 STEP_REDUCTION = 0.5
 CONVEXITY_INCREASE = 10.0
 SEEN = (
@@ -107,11 +112,10 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         Rathore et al. (2025), "Turbocharging Gaussian Process Inference with Approximate
         Sketch-and-Project", Algorithms 1, 2, 6, 7.
         Differs: (1) blocks are the parts of a partition, at random or into cells of neighbours,
-        anew every epoch: of the same parts the factors could be kept, but the residual of
-        accelerated random ones after ten epochs is then up to 70 times larger (n = 6000); (2) the
-        largest eigenvalue is a Rayleigh quotient, where the printed one is of normalised vectors;
-        (3) the residual is taken at the extrapolated point Z; (4) Z is made of the new V; (5)
-        divergence is undone, a column at a time.
+        anew every epoch, since accelerated steps on the same parts converge far more slowly; (2)
+        the largest eigenvalue is a Rayleigh quotient, where the printed one is of normalised
+        vectors; (3) the residual is taken at the extrapolated point Z; (4) Z is made of the new V;
+        (5) divergence is undone, a column at a time.
     """
 
     preconditioner: Preconditioner = field(default_factory=Exact)
@@ -147,11 +151,8 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         n/b and μ = c/ν with c ≤ 1: an epoch of ν steps contracts by exp(−√c). At c = 1 the scheme
         is SAP itself. A smooth kernel with little noise has λ_min ≈ σ², which is the published μ;
         but what such a scheme gains on the last of the spectrum it loses on all the rest, by a
-        factor of up to 1/√σ². With c between 1/4 and 1/2 residuals after 10 epochs are up to half
-        of SAP's, and epochs to small ones up to a fifth fewer. Every column begins with 1/2, and
-        has less where its residual falls by less than 43 % an epoch: a sixth fewer epochs where
-        there are many blocks and the kernel is smooth. One whose residual grows tenfold goes on as
-        SAP.
+        factor of up to 1/√σ². Every column begins with c = 1/2, and has less where its residual
+        falls slowly; one whose residual grows tenfold goes on as SAP.
 
         Raises:
             TypeError: for a setting that :class:`SketchAndProject` has not.
@@ -163,18 +164,11 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
 
     @classmethod
     def adasap(cls, **settings: Any) -> Self:
-        """Return ADASAP with the published settings: Nyström sketches of rank 100,
-        acceleration with μ = σ², tail averaging.
+        """Return ADASAP as in the published experiments: Nyström sketches of rank 100,
+        acceleration with μ = σ², and no average of iterates, which the theory alone has.
         """
         preconditioner = settings.pop("preconditioner", Nystrom(rank=100, sketch="gaussian"))
-        return cls(
-            **{
-                "preconditioner": preconditioner,
-                "accelerated": True,
-                "tail_average": True,
-                **settings,
-            }
-        )
+        return cls(**{"preconditioner": preconditioner, "accelerated": True, **settings})
 
     @classmethod
     def adasap_identity(cls, **settings: Any) -> Self:
@@ -187,6 +181,28 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
     def epochs_per_step(self, system: BlockSystem, num_columns: int) -> float:
         b = self._block_size(system, num_columns, "partition")  # the larger of the defaults
         return b / system.n + (b / system.n) ** 2
+
+    @property
+    def matrices_held(self) -> int:
+        # B, W, its best, and what has stopped or the residual; V and Z; the average
+        return 4 + 2 * self.accelerated + self.tail_average
+
+    def bytes_of_a_step(
+        self, n: int, num_columns: int, num_processes: int, dtype: torch.dtype
+    ) -> int:
+        """Return those of the order of all rows, and of a block: its sketch, on the way to singular
+        vectors, and its matrix, a process's share of the rows where that fits the budget of kept
+        ones.
+        """
+        b = min(n, self.block_size or default_block_size(n, num_columns, CPU, self.blocks))
+        if self.preconditioner.is_exact:
+            block = 3 * b * b  # with a copy to factorise, and the factor
+        else:
+            block = math.ceil(b / num_processes) * b
+            if block * dtype.itemsize > memory.default_budget(CPU):
+                block = 0
+            block += 8 * b * self.preconditioner.rank_for(b)
+        return n * torch.long.itemsize + block * dtype.itemsize
 
     def prepare(self, system: BlockSystem, generator: torch.Generator) -> Blocks:
         if self.blocks == "partition":
@@ -357,13 +373,11 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         return None, self._block_size(system, num_columns, "partition")
 
     def _block_size(self, system: BlockSystem, num_columns: int, blocks: str) -> int:
-        return min(system.n, self.block_size or self._default_block(system, num_columns, blocks))
-
-    def _default_block(self, system: BlockSystem, num_columns: int, blocks: str) -> int:
         # What processes measure may differ, and they have to take the same blocks
         is_measured = self.preconditioner.is_exact and not system.rows.is_shared
         device = system.device if is_measured else CPU
-        return default_block_size(system.n, num_columns, device, blocks)
+        default = default_block_size(system.n, num_columns, device, blocks)
+        return min(system.n, self.block_size or default)
 
     def _mu(self, system: BlockSystem, block_size: int) -> float:
         if self.mu is not None:
@@ -388,11 +402,10 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         if state.average is None or state.count < self._first_averaged(system, state.block_size):
             # In the middle of a divergence, the best iterate; `not <=` for a residual that is not a
             # number.
-            return torch.where(
-                state.residual <= GROWTH_ALLOWED * state.monitor.best,
-                state.W,
-                state.monitor.checkpoint,
-            )
+            sound = state.residual <= GROWTH_ALLOWED * state.monitor.best
+            if bool(sound.all()):
+                return state.W
+            return torch.where(sound, state.W, state.monitor.checkpoint)
         sound = system.rows.all(torch.isfinite(state.average))
         return torch.where(sound, state.average, state.W)
 
@@ -425,18 +438,3 @@ def default_block_size(
     share = (SHARE_OF_CELLS if blocks == "cells" else SHARE) * factorisation_advantage(device)
     balanced = math.ceil(math.sqrt(share * n * (num_columns + READ_COLUMNS)))
     return min(n, max(SMALLEST_DEFAULT_BLOCK, min(balanced, n // 3, LARGEST_DEFAULT_BLOCK)))
-
-
-def largest_eigenvalue(block: BlockSystem, apply: Apply, generator: torch.Generator) -> Tensor:
-    """Return λ_max(P⁻¹ H), (1,), by power iterations: the Rayleigh quotient of P⁻¹H in the inner
-    product of H, before any normalisation.
-    """
-    v = torch.randn(block.n, 1, generator=generator, device=generator.device, dtype=block.dtype).to(
-        block.device
-    )
-    for _ in range(NUM_POWER_ITERATIONS):
-        Hv = block @ v
-        PHv = apply(Hv)
-        eigenvalue = block.rows.dot(Hv, PHv) / block.rows.dot(v, Hv)
-        v = PHv / block.rows.norm(PHv)
-    return eigenvalue

@@ -32,7 +32,6 @@ from surrogates.solvers.run import (
     drop_others,
     joined_notes,
     now,
-    selected,
     targets_of,
 )
 from surrogates.solvers.run import Callback as Callback
@@ -55,7 +54,6 @@ STALLS_ALLOWED = 2
 FIRST_LOOK = 4.0  # epochs before the first scheduled look; each later one comes after twice as many
 MOST_DOUBLINGS = 126  # exponent of the largest power of two that float32 holds, less one
 UNSCALED = (1e-9, 1e9)  # range of a column's largest entry in which float32 holds its squares
-MATRICES_HELD = 13  # (n, s) matrices held by the method that needs most
 
 
 class Solver(ABC):
@@ -262,6 +260,13 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
     keep_descent: bool = field(default=False, kw_only=True)
     refine: bool = field(default=True, kw_only=True)
 
+    @property
+    def matrices_held(self) -> int:
+        """How many (n, s) matrices a solve holds at once, B among them: those of the method that
+        holds most, if a method does not say.
+        """
+        return 9
+
     def __post_init__(self) -> None:
         checks.budget(self.tolerance, self.error, self.max_epochs, self.max_seconds)
         check_checkpoint(self.checkpoint)
@@ -352,6 +357,33 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         self._end(run, keeper)
         return self._solution(run)
 
+    def bytes_needed(
+        self,
+        n: int,
+        dim: int,
+        num_columns: int,
+        *,
+        num_processes: int = 1,
+        dtype: torch.dtype = torch.float32,
+    ) -> int:
+        """Return the memory in bytes that a solve takes in each process: B, the points, scaled and
+        not, and what the method holds. Corrections of a result that misses its tolerance hold two
+        matrices more.
+
+        Args:
+            n, dim, num_columns: X is (n, dim), B (n, num_columns).
+            num_processes: that share the rows.
+        """
+        rows = math.ceil(n / num_processes)
+        held = rows * (self.matrices_held * num_columns + 2 * dim) * dtype.itemsize
+        return held + self.bytes_of_a_step(n, num_columns, num_processes, dtype)
+
+    def bytes_of_a_step(
+        self, n: int, num_columns: int, num_processes: int, dtype: torch.dtype
+    ) -> int:
+        """Return what of those is not in (n, s) matrices."""
+        return 0
+
     def _gets_finer(self, run: Run[SystemT]) -> bool:
         """Switch to the next finer precision; return whether there is one that fits in memory."""
         if run.system is run.finest or not self.refine or self.keep_descent:
@@ -380,7 +412,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
 
     def _solution(self, run: Run[SystemT]) -> Solution:
         return Solution(
-            run.value,
+            run.value.contiguous(),
             run.residual,
             ~run.is_unsolved,
             run.column_steps,
@@ -392,8 +424,9 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
 
     def _fits(self, system: LinearSystem, num_columns: int) -> bool:
         """Return whether what a solve of ``system`` holds fits in free memory."""
-        num_bytes = MATRICES_HELD * system.rows.num_held * num_columns * system.dtype.itemsize
-        return num_bytes <= memory.available(system.device)
+        shape = (system.n, system.points.shape[1], num_columns)
+        needed = self.bytes_needed(*shape, num_processes=system.rows.size, dtype=system.dtype)
+        return needed <= memory.available(system.device)
 
     def _goes_on(self, run: Run[SystemT]) -> bool:
         """Return whether a column needs a correction that the budget allows."""
@@ -446,7 +479,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             base,
             state,
             running=torch.arange(len(columns), device=columns.device),
-            proposal=torch.empty_like(rhs),
+            proposal=rhs.new_empty(len(rhs), 0),
             aim=aim,
             error=unknown,
             residual=unknown.clone(),
@@ -489,7 +522,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             going = None if news is None else self._going(run, sweep, residual)
             if going is not None and not bool(going.all()):
                 stopped = (~going).nonzero().squeeze(1)
-                self._propose(run, sweep, stopped, selected(sweep.state, stopped))
+                self._propose(run, sweep, stopped)
                 run.note = self.describe(sweep.state) or run.note
                 keep = going.nonzero().squeeze(1)
                 sweep.running = sweep.running[keep]
@@ -503,7 +536,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
             ):
                 keeper.save(run.steps + sweep.steps, self._parts(run, sweep))
         if sweep.running.numel():
-            self._propose(run, sweep, torch.arange(len(sweep.running), device="cpu"), sweep.state)
+            self._propose(run, sweep, torch.arange(len(sweep.running), device=rhs.device))
             run.note = self.describe(sweep.state) or run.note
         run.steps += sweep.steps
         del sweep.state, rhs  # before what is found is evaluated, to hold fewer matrices at once
@@ -564,12 +597,16 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         state = parts(sweep.state, sweep.state.names(), "state.")
         return run.parts() | parts(sweep, names, "sweep.") | state
 
-    def _propose(
-        self, run: Run[SystemT], sweep: Sweep[StateT], stopped: Tensor, state: StateT
-    ) -> None:
-        """Store the estimates in ``state`` as the results of the running columns ``stopped``."""
+    def _propose(self, run: Run[SystemT], sweep: Sweep[StateT], stopped: Tensor) -> None:
+        """Store the estimates of the running columns ``stopped`` as their results."""
         ended = sweep.running[stopped]
-        sweep.proposal[:, ended] = self.estimate(run.system, state)
+        estimate = columns_of(self.estimate(run.system, sweep.state), stopped)
+        if len(ended) == len(sweep.columns):
+            sweep.proposal = estimate
+        else:
+            if not sweep.proposal.numel():
+                sweep.proposal = torch.empty_like(sweep.rhs)
+            sweep.proposal[:, ended] = estimate
         run.column_steps[sweep.columns[ended]] += sweep.steps
 
     def _report(

@@ -4,7 +4,6 @@ Notation: K (n, n) kernel matrix, Σ = diag(noise) with ``noise`` a variance or 
 B (n, s) right-hand sides, W (n, s) unknowns.
 """
 
-from collections.abc import Sequence
 from copy import copy
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.operators.forms import StationaryKernel
-from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled
+from surrogates.operators.kernel_matrix import KernelOperator, Tiled
 from surrogates.systems.system import BlockSystem, Regression, Rows, Targets
 
 
@@ -106,6 +105,7 @@ class KernelSystem(WithKernel, BlockSystem):
     def _part_of_rows_matmul(self, index: Tensor, W: Tensor, minus: Tensor | None) -> Tensor:
         """Return what this process has of them; the sum of all processes' parts is the whole."""
         self.entries += len(index) * self.n
+        W = W.to(self.dtype)
         product = self._rows(index) @ W
         noise = self.noise_column
         positions, rows = self.rows.owned(index)
@@ -136,23 +136,17 @@ class KernelSystem(WithKernel, BlockSystem):
     def restrict(self, index: Tensor) -> "KernelSystem":
         self.entries += len(index) ** 2
         part = copy(self)  # not a new one, which would wait for the device to check the noise again
-        part.kernel = Dense(
-            self.kernel.tiles.rows(index).columns(index), True, self.kernel.block(index)
-        )
+        part.kernel = self.kernel.part(index)
         part.noise = self.noise[index] if self.noise.ndim else self.noise
         part.rows = Rows(len(index))
         part.n = part.num_data = len(index)
         part.entries = 0
         return part
 
-    def restrict_own(self, blocks: Sequence[Tensor]) -> "KernelSystem | None":
-        part = self.restrict(blocks[0])
-        self.entries -= len(blocks[0]) ** 2
-        return part
-
     def to_dense(self) -> Tensor:
         self.entries += self.n**2
-        matrix = self.kernel.to_dense().clone()
+        matrix = self.kernel.to_dense()
+        matrix = matrix.clone() if self.is_stored else matrix
         matrix.diagonal().add_(self.noise)
         return matrix
 

@@ -27,6 +27,7 @@ from surrogates.systems.system import Apply, BlockSystem, LinearSystem, require_
 SMALLEST_DEFAULT_RANK = 500
 LARGEST_DEFAULT_RANK = 2000
 GRAM_ROWS = 8192  # converted to float64 at once
+NUM_POWER_ITERATIONS = 10
 
 
 class Preconditioner(ABC):
@@ -87,7 +88,26 @@ class Exact(Preconditioner):
 
 
 @dataclass(frozen=True)
-class Nystrom(Preconditioner):
+class LowRank(Preconditioner):
+    """P of rank r, and a diagonal.
+
+    Args:
+        rank: r, at most n of which are used; ``None`` for n / 5, between 500 and 2000.
+    """
+
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rank is not None:
+            checks.positive_int("rank", self.rank)
+
+    def rank_for(self, n: int) -> int:
+        default = max(SMALLEST_DEFAULT_RANK, min(n // 5, LARGEST_DEFAULT_RANK))
+        return min(n, self.rank or default)
+
+
+@dataclass(frozen=True)
+class Nystrom(LowRank):
     """P = K̂ + δ I + Σ with a Nyström approximation K̂ of rank r.
 
     ``sketch="columns"``: K̂ = K_{·C} K_CC⁻¹ K_{C·} for r columns C drawn uniformly, δ the mean of
@@ -98,7 +118,6 @@ class Nystrom(Preconditioner):
     entries), δ = S_rr, the smallest eigenvalue kept.
 
     Args:
-        rank: r, at most n of which are used; ``None`` for n / 5, between 500 and 2000.
         sketch: ``"columns"`` or ``"gaussian"``.
     References:
         Frangella, Tropp, Udell (2023), "Randomized Nyström Preconditioning". Differs: (1) by
@@ -106,12 +125,10 @@ class Nystrom(Preconditioner):
         Gaussian Process Inference with Approximate Sketch-and-Project", Algorithm 5.
     """
 
-    rank: int | None = None
     sketch: str = "columns"
 
     def __post_init__(self) -> None:
-        if self.rank is not None:
-            checks.positive_int("rank", self.rank)
+        super().__post_init__()
         checks.one_of("sketch", self.sketch, ("columns", "gaussian"))
 
     def __call__(self, system: LinearSystem, generator: torch.Generator) -> Apply:
@@ -123,39 +140,28 @@ class Nystrom(Preconditioner):
         missed = (system.diagonal - L.square().sum(1)).clamp_min(0.0)
         return _woodbury(system, L, system.noise + system.rows.sum(missed.sum()) / system.n)
 
-    def rank_for(self, n: int) -> int:
-        return _rank(self.rank, n)
-
     def _from_sketch(self, system: BlockSystem, rank: int, generator: torch.Generator) -> Apply:
         system.rows.require_all("Nystrom(sketch='gaussian')", "Use sketch='columns'.")
         own = memory.generator_for(generator, system.device, system.n * rank)
-        normal = torch.randn(
-            system.n, rank, generator=own, device=own.device, dtype=system.dtype
-        ).to(system.device)
-        test = torch.linalg.qr(normal).Q
+        shape = (system.n, rank)
+        test = torch.randn(shape, generator=own, device=own.device, dtype=system.dtype)
+        test = torch.linalg.qr(test.to(system.device)).Q
         U, eigenvalues = nystrom_approximation(system.kernel_matmul(test), test)
         return _woodbury(system, U * eigenvalues.sqrt(), system.noise + eigenvalues[-1])
 
 
 @dataclass(frozen=True)
-class PivotedCholesky(Preconditioner):
+class PivotedCholesky(LowRank):
     """P = L Lᵀ + δ I + Σ with L the partial Cholesky factor of K, pivoted greedily on the largest
     remaining diagonal.
 
-    Args:
-        rank: r, at most n of which are used; ``None`` for n / 5, between 500 and 2000. The
-            factorisation takes r sequential steps.
+    The factorisation takes r sequential steps.
+
     References:
         Harbrecht, Peters, Schneider (2012), "On the low-rank approximation by the pivoted Cholesky
         decomposition".
         Differs: δ, the mean of the remaining diagonal, is added to the damping.
     """
-
-    rank: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.rank is not None:
-            checks.positive_int("rank", self.rank)
 
     def __call__(self, system: LinearSystem, generator: torch.Generator) -> Apply:
         system = require_blocks(system)
@@ -175,13 +181,6 @@ class PivotedCholesky(Preconditioner):
             remaining[pivot] = 0.0
             remaining.clamp_min_(0.0)
         return _woodbury(system, L, system.noise + remaining.mean())
-
-    def rank_for(self, n: int) -> int:
-        return _rank(self.rank, n)
-
-
-def _rank(rank: int | None, n: int) -> int:
-    return min(n, rank or max(SMALLEST_DEFAULT_RANK, min(n // 5, LARGEST_DEFAULT_RANK)))
 
 
 def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
@@ -234,3 +233,18 @@ def _woodbury(system: LinearSystem, L: Tensor, diagonal: Tensor) -> Apply:
         return (scaled - matmul(A, inner)) / root
 
     return apply
+
+
+def largest_eigenvalue(block: BlockSystem, apply: Apply, generator: torch.Generator) -> Tensor:
+    """Return λ_max(P⁻¹ H), (1,), by power iterations: the Rayleigh quotient of P⁻¹H in the inner
+    product of H, before any normalisation.
+    """
+    v = torch.randn(block.n, 1, generator=generator, device=generator.device, dtype=block.dtype).to(
+        block.device
+    )
+    for _ in range(NUM_POWER_ITERATIONS):
+        Hv = block @ v
+        PHv = apply(Hv)
+        eigenvalue = block.rows.dot(Hv, PHv) / block.rows.dot(v, Hv)
+        v = PHv / block.rows.norm(PHv)
+    return eigenvalue

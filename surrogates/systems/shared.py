@@ -5,7 +5,7 @@ s) of all n rows; b is the size of a block.
 """
 
 from collections.abc import Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import NoReturn
 
 import torch
@@ -14,10 +14,37 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, kernel_operator
+from surrogates.operators.forms import StationaryKernel
+from surrogates.operators.kernel_matrix import (
+    KernelOperator,
+    Tiled,
+    kernel_operator,
+    operator_of,
+)
 from surrogates.operators.tiles import KernelTiles
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.shared_rows import SharedRows, summed
+
+
+class Divided(Tiled):
+    """K over the points of a block, all of which are in every process; of a product each process
+    computes a share of the rows, and gets those of the others.
+
+    Args:
+        shared: which rows are whose.
+
+    References:
+        Rathore et al. (2025), "Turbocharging Gaussian Process Inference with Approximate
+        Sketch-and-Project", Algorithm 4.
+    """
+
+    def __init__(self, tiles: KernelTiles, shared: SharedRows):
+        super().__init__(tiles, True)
+        self.shared = shared
+        self.own = operator_of(tiles.rows(shared.own), False)
+
+    def __matmul__(self, W: Tensor) -> Tensor:
+        return self.shared.gather(self.own @ W)
 
 
 class DistributedKernelSystem(KernelSystem):
@@ -105,6 +132,14 @@ class DistributedKernelSystem(KernelSystem):
         return self.rows.bytes_moved
 
     @property
+    def points(self) -> Tensor:
+        return self.kernel.tiles.X1.to(self.dtype)
+
+    @property
+    def stationary(self) -> StationaryKernel | None:
+        return StationaryKernel.of(self.gpytorch_kernel)
+
+    @property
     def diagonal(self) -> Tensor:
         return self._diagonal
 
@@ -126,7 +161,7 @@ class DistributedKernelSystem(KernelSystem):
     def kernel_matmul(self, W: Tensor) -> Tensor:
         """Return this process's rows of K W."""
         self.entries += self.n**2
-        X = self.kernel.tiles.X1
+        X = self.points
         out = torch.zeros_like(W)
         for X_part, W_part in self.rows.chunks(X, W):
             out += (
@@ -139,12 +174,11 @@ class DistributedKernelSystem(KernelSystem):
         """Return this process's rows of K[:, index], (n_r, b), without the noise."""
         points, _ = self._gather(index)
         self.entries += self.n * len(points)
-        return kernel_operator(
-            self.gpytorch_kernel, self.kernel.tiles.X1, points, memory_budget=0
-        ).to_dense()
+        return Tiled(KernelTiles.of(self.gpytorch_kernel, self.points, points), False).to_dense()
 
     def block(self, index: Tensor) -> Tensor:
-        return self.restrict(index).to_dense()
+        self.entries += len(index) ** 2
+        return self._of_points(*self._gather(index)).to_dense()
 
     def small_blocks(self, index: Tensor) -> Tensor:
         self.entries += index.numel() * index.shape[1]
@@ -155,7 +189,9 @@ class DistributedKernelSystem(KernelSystem):
 
     def restrict(self, index: Tensor) -> KernelSystem:
         self.entries += len(index) ** 2
-        return self._of_points(*self._gather(index))
+        points, noise = self._gather(index)
+        tiles = KernelTiles.of(self.gpytorch_kernel, points, points)
+        return KernelSystem(Divided(tiles, self.rows.split(len(index))), noise)
 
     def restrict_own(self, blocks: Sequence[Tensor]) -> KernelSystem | None:
         # The points of all blocks are gathered in one message
@@ -176,28 +212,32 @@ class DistributedKernelSystem(KernelSystem):
         self, part: slice, index: Tensor, points: Tensor, W: Tensor, minus: Tensor | None
     ) -> Tensor:
         """Return what the rows ``part`` of this process contribute to (H W − minus)[index]."""
-        X = self.kernel.tiles.X1[part]
-        product = Tiled(KernelTiles.of(self.gpytorch_kernel, points, X), False) @ W[part]
+        X = self.kernel.tiles.X1[part].to(self.dtype)
+        own = W[part].to(self.dtype)
+        product = Tiled(KernelTiles.of(self.gpytorch_kernel, points, X), False) @ own
         positions, rows = self.rows.owned(index)
         inside = (rows >= part.start) & (rows < part.stop)
         positions = positions[inside]
         rows = rows[inside]
         noise = self.noise_column
-        own = product[positions].addcmul_(noise[rows] if noise.ndim == 2 else noise, W[rows])
+        own = own[rows - part.start].mul_(noise[rows] if noise.ndim == 2 else noise)
+        own.add_(product[positions])
         product[positions] = own if minus is None else own.sub_(minus[rows])
         return product
 
     def _of_points(self, points: Tensor, noise: Tensor) -> KernelSystem:
-        return KernelSystem(
-            Dense(KernelTiles.of(self.gpytorch_kernel, points, points), True), noise
-        )
+        return KernelSystem(kernel_operator(self.gpytorch_kernel, points), noise)
 
     def to(self, dtype: torch.dtype) -> "DistributedKernelSystem":
-        kernel = deepcopy(self.gpytorch_kernel).to(dtype)
-        system = DistributedKernelSystem(
-            kernel, self.kernel.tiles.X1.to(dtype), self.noise.to(dtype), group=self.rows.group
-        )
-        system.rows = self.rows  # which count what is moved
+        """Return the system in another precision; of what n_r points have, all that is in it are
+        noises and diagonals: points and weights are converted as they are used.
+        """
+        system = copy(self)
+        system.gpytorch_kernel = deepcopy(self.gpytorch_kernel).to(dtype)
+        for name in ("noise", "_diagonal", "_largest_entry", "_smallest_noise", "_mean_noise"):
+            setattr(system, name, getattr(self, name).to(dtype))
+        system.entries = 0
+        system._gathered = []
         return system
 
     def doubled(self) -> "DistributedKernelSystem | None":
@@ -213,7 +253,8 @@ class DistributedKernelSystem(KernelSystem):
         self.to_dense()
 
     def _rows(self, index: Tensor) -> KernelOperator:
-        return Tiled(self.kernel.tiles.between(self._gather(index)[0]), False)
+        points, _ = self._gather(index)
+        return Tiled(KernelTiles.of(self.gpytorch_kernel, points, self.points), False)
 
     def _gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return the points ``index`` and their noise; those asked for last are kept,
@@ -224,7 +265,7 @@ class DistributedKernelSystem(KernelSystem):
                 return points, noise
         found = self.rows.take(self._held, index)
         d = self.kernel.tiles.X1.shape[1]
-        points = found[:, :d].contiguous()
-        noise = found[:, -1] if self.noise.ndim else self.noise
+        points = found[:, :d].to(self.dtype).contiguous()
+        noise = found[:, -1].to(self.dtype) if self.noise.ndim else self.noise
         self._gathered = [(index, points, noise)]
         return points, noise

@@ -6,7 +6,9 @@ Notation: process r of p holds n_r consecutive ones of n rows.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from itertools import pairwise
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -46,12 +48,26 @@ class SharedRows(Rows):
         self.group = group
         self.num_held = num_rows
         self.rank, self.size = place(group)
-        self.bytes_moved = 0
+        self._moved = [0]  # bytes, by all that is split from these rows
         counts = torch.zeros(self.size, dtype=torch.long, device=device)
         counts[self.rank] = num_rows
         self.counts: list[int] = self.sum(counts).tolist()
         self.n = sum(self.counts)
         self.start = sum(self.counts[: self.rank])
+
+    @property
+    def bytes_moved(self) -> int:
+        return self._moved[0]
+
+    def split(self, number: int) -> Self:
+        """Return ``number`` other rows, of which every process holds an equal share."""
+        part = copy(self)
+        ends = [rank * number // self.size for rank in range(self.size + 1)]
+        part.n = number
+        part.counts = [stop - start for start, stop in pairwise(ends)]
+        part.num_held = part.counts[self.rank]
+        part.start = ends[self.rank]
+        return part
 
     def norm(self, R: Tensor) -> Tensor:
         squares = torch.linalg.vector_norm(R, dim=0, dtype=torch.float64).square()
@@ -250,7 +266,7 @@ class SharedRows(Rows):
     def _contact(self, message: Tensor | None = None, passes: int = 1) -> Iterator[Send]:
         """Count a message's bytes; give what sends it."""
         if message is not None:
-            self.bytes_moved += (
+            self._moved[0] += (
                 passes * (self.size - 1) * message.numel() * message.element_size() // self.size
             )
         with contact(self.rank, self.size, self.group) as send:

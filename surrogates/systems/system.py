@@ -347,17 +347,17 @@ class BlockSystem(LinearSystem):
 
     @abstractmethod
     def restrict(self, index: Tensor) -> "BlockSystem":
-        """Return the system of the points ``index`` alone, the same in all processes, its block of
-        K evaluated; the entries count here.
+        """Return the system of the points ``index`` alone, the same in all processes. Its entries
+        count here, once, whether they are held or evaluated anew for each product.
         """
 
-    @abstractmethod
     def restrict_own(self, blocks: Sequence[Tensor]) -> "BlockSystem | None":
         """Return the system of the points of this process's one of the ``blocks``, at most as many
         as processes; ``None`` if it has none.
 
-        The entries of a block count in ``rows_matmul_for``.
+        The entries of a block count in ``rows_matmul_for``, where processes share the rows.
         """
+        return self.restrict(blocks[0])
 
     @abstractmethod
     def to_dense(self) -> Tensor:

@@ -1,12 +1,16 @@
-"""Columns of a state: taken from it, and dropped."""
+"""Columns of a state are dropped, and a solve holds as many matrices as it says."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import pytest
 import torch
 from torch import Tensor
 
-from surrogates.solvers.run import drop_others, selected
+from surrogates import IterativeSolver
+from surrogates.solvers.run import drop_others
 from surrogates.solvers.state import State
+from tests import problems
+from tests.card import CARD
 from tests.live_matrices import LiveMatrices
 
 
@@ -29,23 +33,6 @@ def state(n: int = 5, s: int = 4) -> Outer:
     return Outer(3, W, W + 100.0, Inner(W + 200.0, W[0] + 300.0))
 
 
-def test_columns_are_taken_of_all_tensors_and_leave_the_state_as_it_is() -> None:
-    whole = state()
-    part = selected(whole, torch.tensor([2, 0]))
-    assert part.inner is not None and whole.inner is not None
-    assert part.count == 3
-    for taken, of in (
-        (part.W, whole.W),
-        (part.checkpoint, whole.checkpoint),
-        (part.inner.V, whole.inner.V),
-        (part.inner.mu, whole.inner.mu),
-    ):
-        assert torch.equal(taken, of[..., [2, 0]])
-        taken.zero_()
-        assert of.shape[-1] == 4 and bool(of.any())
-    assert selected(Outer(0, whole.W, whole.W, None), torch.tensor([1])).inner is None
-
-
 def test_columns_are_dropped_a_tensor_at_a_time() -> None:
     with LiveMatrices(torch.zeros(5, 4)) as live:
         whole = state()
@@ -60,3 +47,22 @@ def test_columns_are_dropped_a_tensor_at_a_time() -> None:
     assert whole.inner is not None
     assert torch.equal(whole.inner.V, expected + 200.0)
     assert torch.equal(whole.inner.mu, expected[0] + 300.0)
+
+
+@pytest.mark.parametrize(
+    # Samplers of blocks hold factors that happen to be of the same size
+    "name",
+    [
+        name
+        for name, solver in CARD.items()
+        if isinstance(solver, IterativeSolver) and name not in ("sap-leverage", "sap-dpp")
+    ],
+)
+def test_a_solve_holds_as_many_matrices_as_it_says(name: str) -> None:
+    solver = CARD[name]
+    assert isinstance(solver, IterativeSolver)
+    system = problems.system(700)
+    rhs = problems.normal(700, 7)
+    with LiveMatrices(rhs) as live:
+        replace(solver, max_epochs=3.0).solve(system, rhs)
+    assert 1 < live.most + 1 <= solver.matrices_held  # with B

@@ -9,16 +9,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from surrogates import Exact, Identity, KernelSystem, Nystrom, SketchAndProject, kernel_operator
+from surrogates import (
+    Exact,
+    Identity,
+    IterativeSolver,
+    KernelSystem,
+    Nystrom,
+    Preconditioner,
+    SketchAndProject,
+    Tiled,
+    kernel_operator,
+    memory,
+)
+from surrogates.operators import tiles
 from surrogates.solvers.run import Start
 from surrogates.solvers.sketch_and_project import (
     SketchAndProjectState,
     default_block_size,
-    largest_eigenvalue,
 )
-from surrogates.systems.preconditioners import nystrom_approximation
+from surrogates.systems.preconditioners import largest_eigenvalue, nystrom_approximation
 from tests import problems
 from tests.contracts import assert_no_worse
+from tests.live_matrices import LiveMatrices
 
 N = 60
 B = 15
@@ -166,9 +178,45 @@ def test_the_named_constructors_give_the_published_methods() -> None:
     adasap = SketchAndProject.adasap(max_epochs=3.0)
     assert adasap.preconditioner == Nystrom(100, sketch="gaussian")
     assert adasap.accelerated
-    assert adasap.tail_average
+    assert not adasap.tail_average
     assert adasap.max_epochs == 3.0
     assert SketchAndProject.adasap_identity().preconditioner == Identity()
+
+
+@pytest.mark.parametrize("preconditioner", [Identity(), Nystrom(20, "gaussian"), Nystrom(20)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_block_that_is_not_held_takes_the_steps_of_one_that_is(
+    preconditioner: Preconditioner, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n, b = 1500, 600
+    rhs = problems.normal(n, 2, dtype=dtype)
+    solver = SketchAndProject.adasap(
+        preconditioner=preconditioner, block_size=b, max_epochs=4.0, refine=False
+    )
+    monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 128)
+    found = []
+    for budget in (memory.DEFAULT_CPU_BUDGET, 0):
+        monkeypatch.setattr(memory, "DEFAULT_CPU_BUDGET", budget)
+        system = problems.system(n, kind=Tiled, dtype=dtype)
+        with LiveMatrices(rhs.new_empty(n // 3, n // 3)) as blocks:
+            found.append(solver.solve(system, rhs))
+        assert (blocks.most > 0) == (budget > 0)
+    held, by_tiles = found
+    assert held.epochs == by_tiles.epochs
+    # The steps add up the rounding of a hundred sums
+    close = 100 * torch.finfo(dtype).eps * held.value.abs().max().item() * math.sqrt(n)
+    torch.testing.assert_close(by_tiles.value, held.value, rtol=0, atol=close)
+
+
+def test_the_published_blocks_of_the_largest_data_set_fit_in_a_card() -> None:
+    solver = SketchAndProject.adasap(block_size=165_500)
+    taxi = solver.bytes_needed(331_000_000, 9, 16, num_processes=4)
+    assert taxi <= 40 * 2**30
+    blocks = taxi - IterativeSolver.bytes_needed(solver, 331_000_000, 9, 16, num_processes=4)
+    assert blocks - 8 * 331_000_000 <= 2**30
+    small = replace(solver, block_size=1000)
+    whole = small.bytes_needed(5000, 9, 16) - small.bytes_needed(5000, 9, 16, num_processes=2)
+    assert whole >= 2500 * (6 * 16 + 18) * 4 + 500_000 * 4  # half of a block that is held
 
 
 def states(

@@ -37,11 +37,9 @@ ITERATIVE = {
     "sdd": SDD(batch_size=16, averaging=0.05),
     "sap": SketchAndProject.sap(block_size=30),
     "asap": SketchAndProject.asap(block_size=30),
-    "adasap": SketchAndProject.adasap(
-        preconditioner=Nystrom(20, sketch="gaussian"), block_size=30, tail_average=False
-    ),
+    "adasap": SketchAndProject.adasap(preconditioner=Nystrom(20, sketch="gaussian"), block_size=30),
     "from-outside": ConjugateResiduals(),
-    "adasap-identity": SketchAndProject.adasap_identity(block_size=30, mu=1e-3, tail_average=False),
+    "adasap-identity": SketchAndProject.adasap_identity(block_size=30, mu=1e-3),
 }
 MANY_EPOCHS = {"adasap-identity"}  # to a small residual
 
