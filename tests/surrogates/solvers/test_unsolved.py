@@ -1,12 +1,16 @@
 """What is returned, and said, where a system could not be solved."""
 
+import re
 import warnings
 
 import pytest
 import torch
+from botorch.posteriors import GPyTorchPosterior
+from gpytorch.means import ZeroMean
 
 from surrogates import (
     CG,
+    SGD,
     Cholesky,
     KernelSystem,
     PathwiseGP,
@@ -103,3 +107,36 @@ def test_a_model_of_a_solved_system_warns_of_nothing(solver: Solver | None) -> N
         model.paths(3)
         model.posterior(X[:2])
     assert model.solution is not None and model.solution.converged.all()
+
+
+@pytest.mark.parametrize(("lengthscale", "noise", "dim"), [(0.3, 1e-2, 2), (0.8, 1e-3, 2)])
+def test_gradient_descent_by_default_is_right_among_dense_data_or_says_how_wrong_it_is(
+    lengthscale: float, noise: float, dim: int
+) -> None:
+    X = problems.uniform(400, dim)
+    inside = 0.2 + 0.6 * problems.uniform(100, dim, seed=1)
+    kernel = problems.matern(1.5, lengthscale).double()
+    with torch.no_grad():
+        K = kernel(X).to_dense() + 1e-9 * torch.eye(400)
+    y = torch.linalg.cholesky(K) @ problems.normal(400, 1)
+    y += noise**0.5 * problems.normal(400, 1, seed=1)
+
+    def posterior(solver: Solver) -> GPyTorchPosterior:
+        model = PathwiseGP(
+            X,
+            y,
+            covar_module=kernel,
+            likelihood=gaussian_likelihood(noise),
+            mean_module=ZeroMean(),
+            outcome_transform=None,
+            solver=solver,
+        )
+        return model.posterior(inside)
+
+    exact = posterior(Cholesky())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = posterior(SGD())
+    off = ((found.mean - exact.mean) / exact.variance.sqrt()).square().mean().sqrt().item()
+    said = [re.search(r"mean may be off by (\S+) posterior", str(w.message)) for w in caught]
+    assert off <= 0.2 or any(one and off / 2 < float(one[1]) < 2 * off for one in said)
