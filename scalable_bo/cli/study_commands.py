@@ -299,7 +299,7 @@ def check(file: ConfigFile, as_json: AsJson = False) -> None:
             typer.echo(
                 json.dumps({"rounds": 0, "num_rows": num_rows})
                 if as_json
-                else f"{count(num_rows, 'row')} now; go on with: scalable-bo ask {file}"
+                else f"{count(num_rows, 'row')} now. Continue with: scalable-bo ask {file}"
             )
             return
         section = config.require_run()

@@ -117,7 +117,7 @@ def _of_pending(snapshot: Snapshot) -> str:
     ids = (~rows.told).nonzero().flatten()
     heading = "What to evaluate next"
     if not len(ids):
-        how = "`study.ask(q)`, or `scalable-bo ask`, gives the next ones."
+        how = "Ask for the next points by `study.ask(q)` or `scalable-bo ask`."
         return _section(heading, "", f"No point is pending. {how}")
     shown = ids[:NUM_BEST_ROWS]
     Y = snapshot.outcomes[shown]
@@ -138,10 +138,10 @@ def _of_pending(snapshot: Snapshot) -> str:
         columns["chance of success"] = [f"{chance:.2f}" for chance in chances]
     rest = len(ids) - len(shown)
     note = (
-        "Points that were asked for and wait for their values, with the surrogate's mean and two"
-        " standard deviations about it."
+        "These points wait for their values. Beside them are the predicted mean and the band of two"
+        " standard deviations around it."
         if curves
-        else "Points that were asked for and wait for their values."
+        else "These points wait for their values."
     ) + f" {rest:,} more are in `study.pending`." * bool(rest)
     return _section(heading, _rows_table(snapshot, shown.numpy(), columns), note)
 
@@ -160,8 +160,8 @@ def _of_values(snapshot: Snapshot) -> list[str]:
             "There is no surrogate before two values."
             if len(snapshot.rows.observed) < 2
             else (
-                "The surrogate is not in the folder, or has a kernel of its own: write the report"
-                " by `study.report(path)`."
+                "The folder does not hold the surrogate, or the kernel is your own. Write the"
+                " report by `study.report(path)`."
             )
         )
         sections.append(_section("Prediction", "", why))
@@ -171,7 +171,7 @@ def _of_values(snapshot: Snapshot) -> list[str]:
             outcome_name(snapshot, j): belief.importances
             for j, belief in enumerate(snapshot.beliefs)
         }
-        what = "The share of each parameter in what the predicted mean varies by over the space."
+        what = "The share of each parameter in the variation of the predicted mean over the space."
         sections.append(_section("Importances", draw_shares(shares, views.MOST_SLICES), what))
     lines = views.lines(snapshot)
     sections.append(_section("Parallel coordinates", draw_lines(lines)))
@@ -197,7 +197,7 @@ def _of_best(snapshot: Snapshot, row: int) -> list[str]:
         assert corner is not None  # of a front
         names = dict(zip(goal.objectives, corner.tolist(), strict=True))
         rest = len(front) - NUM_BEST_ROWS
-        note = f"The hypervolume is measured from {describe_params(names)}." + (
+        note = f"The reference point of the hypervolume is {describe_params(names)}." + (
             f" {rest} more are in `study.result.front`." if rest > 0 else ""
         )
         return [
@@ -207,10 +207,10 @@ def _of_best(snapshot: Snapshot, row: int) -> list[str]:
     note = f"Row {row}, {short_value(rows.values[row].item())} at {params}."
     if snapshot.beliefs:
         mean, low, high = (float(part) for part in snapshot.beliefs[0].curve(rows.X[[row]]))
-        note += f" The surrogate's mean there is {mean:.4g}"
-        note += f", within {low:.4g} and {high:.4g}." if high > low else "."
+        note += f" The predicted mean there is {mean:.4g}"
+        note += f", with a band from {low:.4g} to {high:.4g}." if high > low else "."
     if row != best[0]:
-        note += " Values are noisy: it has the best mean, though other values were better."
+        note += " Values are noisy: this row has the best mean, and other rows better values."
     return [_section("Best point", _rows_table(snapshot, best[:NUM_BEST_ROWS]), note)]
 
 
@@ -218,11 +218,11 @@ def _of_outcome(snapshot: Snapshot, outcome: int) -> str:
     """Return the section of what the surrogate says of an outcome."""
     name = outcome_name(snapshot, outcome)
     what = (
-        f"The mean along each parameter; all others are as in row {snapshot.shown_row}, which the"
-        " upright line marks."
+        f"The predicted mean along each parameter, while the others have the values of row"
+        f" {snapshot.shown_row}, which the vertical line marks."
     )
     if any(setting.startswith("constraint ") for setting in snapshot.settings):
-        what += " Constraints are left aside."
+        what += " Constraints are not shown."
     what += " The band is two standard deviations wide on either side, without the noise."
     content = draw(views.slices(snapshot, outcome))
     surface = views.contour(snapshot, outcome)
@@ -273,11 +273,11 @@ def _of_asks(snapshot: Snapshot) -> list[str]:
         return []
     errors = views.errors(snapshot)
     if errors is None:
-        what = "All points asked so far are of the initial design, which costs next to nothing."
+        what = "All points so far are from the initial design, which takes almost no time."
         return [_part("Error and time of each ask", "", what)]
     what = (
-        "What the mean and the paths of an ask may be off by at the worst, in posterior standard"
-        " deviations, or else the relative residual of its linear systems, as evaluated at the end"
+        "The largest error of the mean and the paths of an ask, in posterior standard deviations."
+        " If it is not known, the relative residual of the linear systems, as evaluated at the end"
         " of the solve."
     )
     missed = sum(cost.converged is False for cost in snapshot.costs.values())

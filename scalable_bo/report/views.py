@@ -302,7 +302,7 @@ def contour(
     note = ""
     if not blank.all():
         low, high = mean[~blank].aminmax()
-        note = f"The stronger the blue, the higher: from {low:.4g} to {high:.4g}."
+        note = f"Darker blue is higher, from {low:.4g} to {high:.4g}."
     note += " It is blank where a parameter is not active." * bool(blank.any())
     return Picture(outcome_name(snapshot, outcome), [Panel(across, up, marks)], note)
 
@@ -409,7 +409,7 @@ def lines(snapshot: Snapshot, names: Sequence[str] | None = None, *, whole: bool
     if names is None and len(shown) < space.dim:
         notes.append(f"{len(shown)} of {space.dim} parameters.")
     if np.isnan(X).any():
-        notes.append("Lines run along the foot where a parameter is not active.")
+        notes.append("Lines follow the bottom edge where a parameter is not active.")
     if len(others) < len(rest):
         notes.append(f"{len(others)} of the other {len(rest)} rows are drawn.")
     return Lines(axes, drawn, np.column_stack([X, Y]), colours, " ".join(notes))

@@ -153,8 +153,8 @@ class LiveView:
         if contour is not None:
             found["contour"] = draw(contour)
         return found | {
-            "note": f"The mean of {views.outcome_name(snapshot, 0)} and, where it is known, a band"
-            " of two standard deviations; all other parameters are as in row"
+            "note": f"The predicted mean of {views.outcome_name(snapshot, 0)} and, if known, a"
+            " band of two standard deviations. The other parameters have the values of row"
             f" {snapshot.shown_row}."
         }
 

@@ -403,7 +403,7 @@ def test_a_report_from_the_folder_shows_what_that_of_the_study_shows(tmp_path: P
     diagnostics = dict(row for row in cells(read.split("<details>")[1]) if len(row) == 2)
     assert diagnostics["solvers used"] == "Cholesky() (1 of 2 asks)"
     assert "torch 2" in diagnostics["versions"]
-    assert "Constraints are left aside." in read
+    assert "Constraints are not shown." in read
 
 
 def test_a_folder_does_not_tell_the_mean_of_a_kernel_of_its_own_but_the_study_does(
@@ -417,7 +417,7 @@ def test_a_folder_does_not_tell_the_mean_of_a_kernel_of_its_own_but_the_study_do
     assert study.snapshot().beliefs
     snapshot = read_snapshot(tmp_path / "study")
     assert not snapshot.beliefs
-    assert "has a kernel of its own" in page.render(snapshot)
+    assert "the kernel is your own" in page.render(snapshot)
     assert "CG(tolerance=1e-06" in page.render(snapshot)
 
 
@@ -539,7 +539,7 @@ def test_a_page_shows_parameters_that_are_not_always_active() -> None:
     content = page.render(snapshot_of(list(range(40)), space=space))
     Page(content)
     assert "nan" not in content
-    assert "Lines run along the foot where a parameter is not active." in content
+    assert "Lines follow the bottom edge where a parameter is not active." in content
     table = cells(section(content, "Best point"))
     for row in table[1:]:
         named = dict(zip(table[0], row, strict=True))
@@ -836,7 +836,7 @@ def test_the_best_point_of_the_page_is_that_of_the_result_under_noise_too() -> N
     assert result.best_value != result.best_observed_value
     content = page.render(study.snapshot())
     assert f"<dt>best value</dt><dd>{result.best_value:.6g}</dd>" in content
-    assert "Values are noisy: it has the best mean" in content
+    assert "Values are noisy: this row has the best mean" in content
     row = study.snapshot().shown_row
     assert result.best_params == space.to_dicts(X[[row]])[0]
 

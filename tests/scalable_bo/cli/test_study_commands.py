@@ -760,7 +760,7 @@ def test_a_study_by_hand_is_checked_without_an_objective(
     pd.DataFrame(past).to_csv(file.parent / "old.csv")
     file.write_text(file.read_text() + '\n[[data]]\nfile = "old.csv"\n')
     assert call(monkeypatch, "check", str(file)) == 0
-    assert capsys.readouterr().out.startswith("2 rows now; go on with: scalable-bo ask")
+    assert capsys.readouterr().out.startswith("2 rows now. Continue with: scalable-bo ask")
     assert not (file.parent / "kept").exists()
     pd.DataFrame(past).drop(columns="gain").to_csv(file.parent / "old.csv")
     assert call(monkeypatch, "check", str(file)) == 2
