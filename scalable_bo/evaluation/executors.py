@@ -30,7 +30,8 @@ def executor_maker(kind: str, workers: int, scheduler: str | None = None) -> Cal
             ProcessPoolExecutor,
             workers,
             mp_context=get_context("spawn"),
-            initializer=_start_worker,
+            initializer=signal.signal,  # Ctrl-C is the main process's
+            initargs=(signal.SIGINT, signal.SIG_IGN),
         )
     return partial(_dask_executor, workers, scheduler)
 
@@ -53,11 +54,6 @@ def by_threads(number: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _start_worker() -> None:
-    """Leave Ctrl-C to the main process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _DaskExecutor(Executor):

@@ -70,7 +70,7 @@ class Command:
         self._num_stops = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _make_command, (self.command, self.folder)
+        return partial(Command, folder=self.folder), (self.command,)
 
     def require_program(self) -> None:
         """Require that the program is there and may be run; it is not run.
@@ -341,10 +341,6 @@ class _Process:
 
 
 _numbers = count()  # of the programs of this process
-
-
-def _make_command(command: Sequence[str], folder: Path | None) -> Command:
-    return Command(command, folder=folder)
 
 
 def _failed(id: int, process: _Process, error: _NoAnswerError) -> Evaluation:

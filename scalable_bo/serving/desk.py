@@ -86,9 +86,7 @@ class Desk:
         self._params = dict(zip(pending.ids, pending.params, strict=True))  # of what is not told
         self._num_rows = len(rows)
         self._waiting: deque[int] = deque()
-        self._idle: dict[
-            str, tuple[float, int]
-        ] = {}  # when workers asked in vain, and for how many
+        self._idle: dict[str, tuple[float, int]] = {}  # when they asked in vain, for how many
         self._clock = clock
         self._lock = threading.Lock()
         self.leases.give(pending.ids, NOBODY)

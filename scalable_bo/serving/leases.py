@@ -37,9 +37,6 @@ class Leases:
         self._clock = clock
         self._held: dict[int, Lease] = {}
 
-    def __len__(self) -> int:
-        return len(self._held)
-
     def give(self, ids: Iterable[int], worker: str) -> None:
         """Lease points to a worker, in place of leases that there are."""
         now = self._clock()

@@ -118,7 +118,8 @@ class LiveView:
             kept &= _holds(frame, word)
         found = frame[kept]
         if sort and sort != "id":
-            _require_column(frame, sort)
+            if sort not in frame.columns:
+                raise ValueError(f"There is no column {sort!r:.80} to sort by.")
             column = found[sort]
             key = column if pd.api.types.is_numeric_dtype(column) else column.astype(str)
             order = key.sort_values(ascending=not down, kind="stable", na_position="last")
@@ -262,11 +263,6 @@ def _compares(frame: pd.DataFrame, name: str, sign: str, wanted: str) -> np.ndar
     if sign != "=":
         raise ValueError(f"{name} holds texts: compare it by {name}=…, not by {sign}.")
     return np.asarray(column.astype(str).str.lower() == wanted.lower())
-
-
-def _require_column(frame: pd.DataFrame, name: str) -> None:
-    if name not in frame.columns:
-        raise ValueError(f"There is no column {name!r:.80} to sort by.")
 
 
 def _cell(value: Any) -> Any:

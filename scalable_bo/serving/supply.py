@@ -10,7 +10,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from scalable_bo.storage.rounds import Batch
 from scalable_bo.study.asynchronous import AbandonedError, number_to_ask_for
@@ -25,12 +24,6 @@ LONGEST_PAUSE = 60.0
 logger = logging.getLogger(__name__)
 
 
-class AskFunction(Protocol):
-    """``Study.ask``."""
-
-    def __call__(self, q: int, *, callback: Callable[[str], None] | None = None) -> Batch: ...
-
-
 class Supply:
     """Asks a study for points in a thread, by the rule of
     :func:`scalable_bo.study.asynchronous.number_to_ask_for`.
@@ -42,11 +35,14 @@ class Supply:
         budget: points that may be asked for.
     Attributes:
         trouble: what the last ask has raised, if it has not been repeated with success.
-        is_exhausted: whether no further point will come.
     """
 
     def __init__(
-        self, ask: AskFunction, take_over: Callable[[Batch], None], batch: int, budget: float
+        self,
+        ask: Callable[..., Batch],
+        take_over: Callable[[Batch], None],
+        batch: int,
+        budget: float,
     ) -> None:
         self.trouble: str | None = None
         self._ask = ask

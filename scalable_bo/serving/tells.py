@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 MOST_TOGETHER = 256  # tells that are stored in one transaction
 
@@ -33,19 +33,6 @@ class Told:
     seconds: float = math.nan
 
 
-class Tell(Protocol):
-    """``Study.tell``."""
-
-    def __call__(
-        self,
-        ids: Sequence[int],
-        values: Any,
-        noise: Any = None,
-        reasons: Any = None,
-        seconds: Any = None,
-    ) -> None: ...
-
-
 @dataclass(frozen=True)
 class _Job:
     told: Sequence[Told]
@@ -61,7 +48,7 @@ class Teller:
         after: called in the thread with the ids that have been told.
     """
 
-    def __init__(self, tell: Tell, after: Callable[[list[int]], None]) -> None:
+    def __init__(self, tell: Callable[..., None], after: Callable[[list[int]], None]) -> None:
         self._tell_study = tell
         self._after = after
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()

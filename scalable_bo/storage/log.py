@@ -135,67 +135,62 @@ def replay(writes: Iterable[Write], dim: int) -> Contents:
     """Return what writes lead to, of ``dim`` parameters: what applying one after the other would
     lead to, in a time proportional to their number.
     """
-    replaying = _Replay(Contents.empty(dim))
+    replaying = _Replay(dim)
     for write in writes:
         write.apply(replaying)
     replaying.settle()
-    return replaying.contents
+    return replaying.contents()
 
 
-class _Replay:
-    """Apply writes to ``contents``, of which those that come after another are put together.
+class _Replay(Contents):
+    """Contents to which writes are applied, of which those that come after another are put together
+    until they are settled.
 
     A write that adds points copies all points, so that n of them would take n² steps.
     """
 
-    def __init__(self, contents: Contents) -> None:
-        self.contents = contents
+    def __init__(self, dim: int) -> None:
+        self.adopt(Contents.empty(dim))
         self._points: list[Tensor] = []
         self._asks: list[int] = []
         self._times: list[float] = []  # of the asks
         self._ids: list[int] = []
         self._outcomes: list[Outcomes] = []
 
+    def contents(self) -> Contents:
+        """Return these as contents alone."""
+        return Contents(**{name: getattr(self, name) for name in vars(Contents.empty(0))})
+
     def save_settings(self, settings: str) -> None:
         """Do nothing: settings are not among the contents."""
-
-    def adopt(self, contents: Contents) -> None:
-        """Begin with contents, those of a study that was kept in another form."""
-        self.contents = contents
-
-    def add_queued(self, X: Tensor) -> None:
-        """Do what ``Storage`` says, as all of these."""
-        self.contents.add_queued(X)
 
     def add_ask(
         self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
     ) -> None:
+        """Do what ``Storage`` says, as all of these."""
         self._append(X, ask.number, cost.time)
-        self.contents.note_ask(ask, cost, num_queued)
+        self.note_ask(ask, cost, num_queued)
 
     def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
         self._append(X, 0, math.nan)
-        self.contents.sources.append(source)
+        self.sources.append(source)
         self.add_outcomes(range(source.first_id, source.first_id + len(X)), outcomes, first_told)
 
     def add_outcomes(self, ids: Sequence[int], outcomes: Outcomes, first_told: int) -> None:
         self._ids.extend(ids)
         self._outcomes.append(outcomes)
 
-    def set_note(self, id: int, text: str) -> None:
-        self.contents.set_note(id, text)
-
     def remove_outcomes(self, ids: Sequence[int]) -> None:
         self.settle()
-        self.contents.remove_outcomes(ids)
+        super().remove_outcomes(ids)
 
     def replace_outcomes(self, *arguments: Any) -> None:
         self.settle()
-        self.contents.replace_outcomes(*arguments)
+        super().replace_outcomes(*arguments)
 
     def settle(self) -> None:
-        """Bring ``contents`` up to date."""
-        rows = self.contents.rows
+        """Bring the rows up to date."""
+        rows = self.rows
         if self._points:
             sizes = torch.tensor([len(X) for X in self._points], device="cpu")
             asks = torch.tensor(self._asks, device="cpu").repeat_interleave(sizes)

@@ -117,7 +117,7 @@ class SQLiteStorage(LoggedStorage):
             if (folder / DATABASE).exists():
                 self._read(connect(folder / DATABASE))
             elif any((folder / name).exists() for name in ("checkpoints", BACKUP, *JOURNALS)):
-                raise DamagedError(damaged(folder, f"{DATABASE} is missing"))
+                raise damaged(folder, f"{DATABASE} is missing")
         except BaseException:
             self.close()
             raise
@@ -239,7 +239,7 @@ class SQLiteStorage(LoggedStorage):
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if application != APPLICATION_ID:
-            raise DamagedError(damaged(folder, f"{DATABASE} is no database of a study"))
+            raise damaged(folder, f"{DATABASE} is no database of a study")
         if version > VERSION:
             raise RuntimeError(
                 f"{self.name} has version {version} of the schema, this scalable_bo reads up to"
@@ -247,18 +247,17 @@ class SQLiteStorage(LoggedStorage):
                 f" `scalable-bo repair {folder}` restores its backup."
             )
         if version < 1:
-            raise DamagedError(damaged(folder, f"version {version} of the schema does not exist"))
+            raise damaged(folder, f"version {version} of the schema does not exist")
         found = set(connection.execute("SELECT type, name, sql FROM sqlite_master"))
         if other := found ^ DEFINITIONS if version == VERSION else legacy.find_strange(found):
             names = ", ".join(sorted({f"{kind} {name}" for kind, name, _ in other}))
-            raise DamagedError(
-                damaged(folder, f"of its schema, these are not those of version {version}: {names}")
-            )
+            why = f"of its schema, these are not those of version {version}: {names}"
+            raise damaged(folder, why)
         # The header may forbid to write, which is only found by writing
         connection.executescript(f"BEGIN; PRAGMA user_version = {version}; ROLLBACK")
         problems = [line for (line,) in connection.execute("PRAGMA quick_check(3)")]
         if problems != ["ok"]:
-            raise DamagedError(damaged(folder, "; ".join(problems)))
+            raise damaged(folder, "; ".join(problems))
         return int(version)
 
     def _convert(self, version: int) -> None:
@@ -377,14 +376,14 @@ class _Held:
             digest = digest_of(digest, content)
             if last not in (None, number - 1) or digest != stored:
                 why = f"write {number if last is None else last + 1} is missing or has changed"
-                raise DamagedError(damaged(self.folder, why))
+                raise damaged(self.folder, why)
             last = number
             writes.append(unpack(content))
             self.length.count(writes[-1].name, content)
         ((end,),) = connection.execute("SELECT seq FROM sqlite_sequence")
         if last != end:
             why = f"the last {end - (last or 0)} of {end} writes are missing"
-            raise DamagedError(damaged(self.folder, why))
+            raise damaged(self.folder, why)
         return writes
 
     def put_together(self) -> None:
@@ -480,7 +479,7 @@ def reading(folder: Path) -> Iterator[None]:
                 f"The study in {folder} could not be opened: {why}. Free space or repair"
                 " the disk, and open it again."
             ) from error
-        raise DamagedError(damaged(folder, f"{DATABASE} cannot be read: {why}")) from error
+        raise damaged(folder, f"{DATABASE} cannot be read: {why}") from error
 
 
 def require_database(folder: Path) -> None:
@@ -561,9 +560,9 @@ def back_up(connection: sqlite3.Connection, file: Path) -> None:
             raise OSError(str(error)) from error
 
 
-def damaged(folder: Path, why: str) -> str:
-    """Return what to say of a study that is not whole."""
-    return (
+def damaged(folder: Path, why: str) -> DamagedError:
+    """Return the error of a study that is not whole."""
+    return DamagedError(
         f"The study in {folder} is damaged: {why}. `scalable-bo repair {folder}` restores what is"
         " whole, there and in its backup, and says what is lost."
     )

@@ -22,7 +22,7 @@ def test_a_lease_that_is_not_renewed_expires_and_its_point_comes_back_once() -> 
     assert list(leases.held()) == [1]
     clock.now = 16.0
     assert leases.expired() == [1]
-    assert len(leases) == 0
+    assert leases.held() == {}
 
 
 def test_a_lease_is_renewed_by_its_worker_alone_and_that_of_nobody_by_any() -> None:
