@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from reprlib import repr as brief  # which a value's own errors do not reach
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,10 @@ class DataError(InputDataError, ValueError):
 def integer(name: str, value: Any, minimum: int, remedy: str = "") -> int:
     """Return ``value`` if it is an int of at least ``minimum``."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"`{name}` must be an int, got {type(value).__name__} {value!r}.")
-    if value < minimum:
-        raise ValueError(f"`{name}` must be at least {minimum}, got {value}. {remedy}".rstrip())
+        raise TypeError(f"`{name}` must be an int, got {type(value).__name__} {brief(value)}.")
+    if value < minimum or value.bit_length() > 63:
+        limit = f"least {minimum}" if value < minimum else "most 2⁶³ - 1"
+        raise ValueError(f"`{name}` must be at {limit}, got {brief(value)}. {remedy}".rstrip())
     return value
 
 
@@ -44,17 +46,17 @@ def positive_int(name: str, value: Any, remedy: str = "") -> int:
 def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return ``value`` if it is one of ``choices``."""
     known = list(choices)
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         close = get_close_matches(value, known, 1) if isinstance(value, str) else []
         remedy = f" Did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"`{name}` must be one of {', '.join(known)}, got {value!r}.{remedy}")
+        raise ValueError(f"`{name}` must be one of {', '.join(known)}, got {brief(value)}.{remedy}")
     return str(value)
 
 
 def fraction(name: str, value: Any) -> float:
     """Return ``value`` if it is a number in [0, 1]."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"`{name}` must be a number, got {type(value).__name__} {value!r}.")
+        raise TypeError(f"`{name}` must be a number, got {type(value).__name__} {brief(value)}.")
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"`{name}` must be in [0, 1], got {value}.")
     return float(value)
@@ -63,7 +65,7 @@ def fraction(name: str, value: Any) -> float:
 def positive_float(name: str, value: Any, remedy: str = "") -> float:
     """Return ``value`` if it is a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"`{name}` must be a number, got {type(value).__name__} {value!r}.")
+        raise TypeError(f"`{name}` must be a number, got {type(value).__name__} {brief(value)}.")
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"`{name}` must be finite and above 0, got {value}. {remedy}".rstrip())
     return float(value)
@@ -87,7 +89,7 @@ def device(name: str, value: Any) -> torch.device:
         found = torch.device("cpu" if value is None else value)
     except (RuntimeError, TypeError) as error:
         raise ValueError(
-            f"`{name}` must name a torch device, got {value!r}. Try cpu or cuda."
+            f"`{name}` must name a torch device, got {brief(value)}. Try cpu or cuda."
         ) from error
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"`{name}` is {str(value)!r}, and torch finds no CUDA device. Use cpu.")

@@ -7,6 +7,7 @@ Nothing here needs torch, so that the processes of an executor start quickly.
 from __future__ import annotations
 
 import math
+import operator
 import signal
 import sys
 import threading
@@ -25,6 +26,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from scalable_bo.evaluation import processes
+from surrogates.callers import quote
 
 SECONDS_BETWEEN_LOOKS = 0.2  # at interruptions and at evaluations that do not end
 # Beyond two timeouts: a process pool calls a point running while it still waits for its worker
@@ -135,17 +137,17 @@ class Evaluation:
                 values = [value]
             if len(values) != len(outcomes) or isinstance(value, str):
                 if len(values) < 2 and math.isnan(_read_number(values, what)[0]):
-                    reason = f"there must be values of {wanted}, got {value!r:.80}"
+                    reason = f"there must be values of {wanted}, got {quote(value)}"
                     return cls.failed(id, reason)
                 raise AnswerError(
-                    f"{what} must be one number for each of {wanted}, got {value!r:.80}. Give NaN"
+                    f"{what} must be one number for each of {wanted}, got {quote(value)}. Give NaN"
                     " where an outcome was not measured."
                 )
             given = dict(zip(outcomes, values, strict=True))
         if unknown := [name for name in given if name not in outcomes]:
             (nearest,) = get_close_matches(str(unknown[0]), outcomes, 1, cutoff=0.0)
             raise AnswerError(
-                f"{what} must be of the outcomes {wanted}, got {unknown[0]!r:.80}; the nearest is"
+                f"{what} must be of the outcomes {wanted}, got {quote(unknown[0])}; the nearest is"
                 f" {nearest!r}. Correct the name, or leave it out."
             )
         missing = [name for name in outcomes if name not in given]
@@ -190,8 +192,20 @@ def timed(evaluate: Callable[..., Evaluation], *arguments: Any, **options: Any) 
     return replace(evaluation, seconds=time.perf_counter() - start)
 
 
-def storable(text: str) -> str:
-    """Return a text that every file can hold: lone surrogates as escapes."""
+def whole_numbers(ids: Any) -> list[int]:
+    """Return ids as a list of ints."""
+    try:
+        return [operator.index(number) for number in ids]
+    except NO_NUMBER as error:
+        raise TypeError(
+            f"`ids` must be whole numbers, such as `batch.ids`, got {quote(ids)}."
+        ) from error
+
+
+def storable(text: str, name: str = "text") -> str:
+    """Return a text as every file can hold it, lone surrogates as escapes."""
+    if not isinstance(text, str):
+        raise TypeError(f"`{name}` must be a text, got {quote(text)}.")
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -488,11 +502,11 @@ def _read_number(value: Any, what: str) -> tuple[float, str | None]:
         ) from None
     except TypeError as error:  # by what holds more than a number, such as its deviation or unit
         raise AnswerError(
-            f"{what} must be one number, got {value!r:.80}{f': {error}' if error.args else ''}."
+            f"{what} must be one number, got {quote(value)}{f': {error}' if error.args else ''}."
             " Give the number alone; the `noise` of `tell` is for a known variance, of one outcome."
         ) from None
     except NO_NUMBER:
-        return math.nan, f"not a number: {type(value).__name__} {value!r:.80}"
+        return math.nan, f"not a number: {type(value).__name__} {quote(value)}"
     return (number, None) if math.isfinite(number) else (math.nan, f"the value is {number}")
 
 

@@ -16,7 +16,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -25,9 +25,10 @@ from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Self
 from urllib.parse import urlsplit
 
-from scalable_bo.evaluation.evaluator import Evaluation, storable
+from scalable_bo.evaluation.evaluator import Evaluation, storable, whole_numbers
 from scalable_bo.serving.tokens import read_token
 from scalable_bo.storage.points import Point
+from surrogates.callers import quote
 
 logger = logging.getLogger(__name__)
 
@@ -102,9 +103,9 @@ class RemoteStudy:
         parts = urlsplit(url) if isinstance(url, str) else urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(
-                f"`url` must begin with http:// or https:// and name a host, got {url!r:.200}."
+                f"`url` must begin with http:// or https:// and name a host, got {quote(url)}."
             )
-        if parts.scheme == "http" and not plain and not is_loopback(parts.hostname):
+        if parts.scheme == "http" and plain is not True and not is_loopback(parts.hostname):
             raise ValueError(
                 f"`url` must begin with https:// for another machine, got {url!r:.200}: whoever is"
                 " in between reads the token. Serve with a certificate; or tunnel, such as by `ssh"
@@ -114,6 +115,10 @@ class RemoteStudy:
             token = read_token(Path(token_file))
         elif token is None or token_file is not None:
             raise ValueError("Exactly one of `token` and `token_file` must be given.")
+        if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+            raise ValueError("`token` must be a text as in the server's file `token`.")
+        if not isinstance(patience, int | float) or not patience >= 0:
+            raise ValueError(f"`patience` must be at least 0 seconds, got {quote(patience)}.")
         self.worker = worker or f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(3)}"
         self.patience = patience
         self._host = parts.hostname
@@ -217,23 +222,28 @@ class RemoteStudy:
             ValueError: as ``Study.tell``.
             ConnectionError: if the server does not answer in time.
         """
-        ids = [int(id) for id in (ids.ids if isinstance(ids, RemoteBatch) else ids)]
-        for argument, given in {"values": values, "seconds": seconds}.items():
-            if given is not None and len(given) != len(ids):
+        ids = whole_numbers(ids.ids if isinstance(ids, RemoteBatch) else ids)
+        is_number = noise is None or isinstance(noise, int | float)
+        variances: Any = [noise] * len(ids) if is_number else noise
+        seconds = [math.nan] * len(ids) if seconds is None else seconds
+        for argument, given in {"values": values, "noise": variances, "seconds": seconds}.items():
+            is_one = not isinstance(given, Collection) or getattr(given, "ndim", 1) == 0
+            if is_one or len(given) != len(ids):
                 raise ValueError(
                     f"`{argument}` must have one entry for each of the {len(ids)} `ids`, got"
-                    f" {len(given)}."
+                    f" {quote(given)}."
                 )
-        variances = [noise] * len(ids) if noise is None or isinstance(noise, int | float) else noise
         found = [
             Evaluation.of(id, value, self.outcomes) for id, value in zip(ids, values, strict=True)
         ]
         failures = {one.id: one.failure for one in found if one.failure is not None}
-        failures |= dict(reasons or {})
+        if reasons is not None and not isinstance(reasons, Mapping):
+            raise TypeError(f"`reasons` must be a dict of texts by id, got {quote(reasons)}.")
+        failures |= reasons or {}
         took: dict[int, dict[str, Any]] = {
             id: {"seconds": number}
-            for id, number in zip(ids, seconds or (), strict=False)
-            if not math.isnan(number)
+            for id, number in zip(ids, seconds, strict=True)
+            if not (isinstance(number, float) and math.isnan(number))
         }
         results = [
             {"id": one.id, "value": one.told}
@@ -246,25 +256,27 @@ class RemoteStudy:
             self._request("POST", "/tell", {"results": results})
         if failures:
             told = [
-                {"id": id, "reason": storable(reason)[:LONGEST_REASON]} | took.get(id, {})
+                {"id": id, "reason": storable(reason, "reason")[:LONGEST_REASON]} | took.get(id, {})
                 for id, reason in failures.items()
             ]
             self._request("POST", "/fail", {"failures": told})
 
     def fail(self, id: int, reason: str) -> None:
         """Record that the evaluation of a point failed, and why."""
+        (id,) = whole_numbers([id])
         self.tell([id], [math.nan], reasons={id: reason})
 
     def renew(self, ids: Sequence[int]) -> list[int]:
         """Renew leases; return the points that this worker has lost to others, or that have been
         told.
         """
-        lost = self._request("POST", "/renew", {"worker": self.worker, "ids": list(ids)})["lost"]
+        body = {"worker": self.worker, "ids": whole_numbers(ids)}
+        lost = self._request("POST", "/renew", body)["lost"]
         return [int(id) for id in lost]
 
     def release(self, ids: Sequence[int], patience: float = 2.0) -> None:
         """Give points back that are not evaluated after all; another worker gets them."""
-        body = {"worker": self.worker, "ids": list(ids)}
+        body = {"worker": self.worker, "ids": whole_numbers(ids)}
         self._request("POST", "/release", body, patience)
 
     @contextmanager
@@ -311,7 +323,7 @@ class RemoteStudy:
             ConnectionError: if there is no answer in time.
         """
         end = time.monotonic() + (self.patience if patience is None else patience)
-        body = None if content is None else json.dumps(content).encode()
+        body = None if content is None else json.dumps(content, default=quote).encode()
         pause = FIRST_PAUSE
         while True:
             try:

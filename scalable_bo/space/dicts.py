@@ -11,6 +11,7 @@ from torch import Tensor
 
 from scalable_bo.space.parameters import Parameter
 from scalable_bo.space.plain_values import Choice, refusal
+from surrogates.callers import quote
 
 
 def read_dicts(
@@ -25,15 +26,16 @@ def read_dicts(
     always = {name for name, param in params.items() if param.active_if is None}
     rows = [[math.nan] * len(params) for _ in points]  # whose cells are set without a tensor each
     for row, values in enumerate(points):
-        if not always <= set(values) - set(fixed_values) <= set(params):
+        given = set(values) if isinstance(values, Mapping) else set()
+        if not always <= given - set(fixed_values) <= set(params):
             raise ValueError(
                 f"Each dict must have exactly the parameters {', '.join(params)}, got "
-                f"{', '.join(map(str, values)) or 'none'} in row {first_row + row}."
+                f"{', '.join(map(str, given)) or 'none'} in row {first_row + row}."
             )
         for name, fixed in fixed_values.items():
             if values.get(name, fixed) != fixed:
                 raise ValueError(
-                    f"`{name}` is fixed to {fixed!r}, got {values[name]!r} in row"
+                    f"`{name}` is fixed to {fixed!r}, got {quote(values[name])} in row"
                     f" {first_row + row}. Leave the row out."
                 )
         for column, (name, param) in enumerate(params.items()):

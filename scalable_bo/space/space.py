@@ -36,6 +36,7 @@ from scalable_bo.space.parameters import (
 )
 from scalable_bo.space.plain_values import Choice, plain, read_fields, refusal
 from surrogates import checks
+from surrogates.callers import quote
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +89,7 @@ class Space:
             else:
                 raise TypeError(
                     f"Parameter `{name}` must be a `Float`, `Int`, `Categorical` or a fixed value,"
-                    f" got {param!r}. Try `Float(low, high)`."
+                    f" got {quote(param)}. Try `Float(low, high)`."
                 )
         if not self.params:
             raise ValueError(
@@ -103,7 +104,7 @@ class Space:
             elif not callable(constraint):
                 raise TypeError(
                     "A constraint must be a `LinearConstraint` or a function of a dict, got"
-                    f" {constraint!r}."
+                    f" {quote(constraint)}."
                 )
         self.constraints = constraints
 
@@ -483,7 +484,7 @@ class _Tables:
         if not isinstance(self.parameters, Mapping) or not isinstance(self.constraints, Sequence):
             raise TypeError(
                 "`parameters` must be a table and `constraints` a list of tables, got"
-                f" {self.parameters!r:.80} and {self.constraints!r:.80}."
+                f" {quote(self.parameters)} and {quote(self.constraints)}."
             )
 
 
@@ -506,7 +507,7 @@ def _float64(values: Any, argument: str) -> Tensor:
         if not isinstance(values, Tensor | Sequence):
             values = checks.of_array(values)
         return torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise TypeError(
             f"`{argument}` must be an array of numbers, got {type(values).__name__} ({error})."
         ) from error

@@ -147,10 +147,10 @@ def read_history(
         outcomes, kept = remarks.applied(outcomes)
         if len(kept) < len(X):
             X, outcomes = X[kept], outcomes.select(kept)
-    if not name:
+    if name is None or isinstance(name, str) and not name:
         is_file = isinstance(data, str | os.PathLike)
         name = Path(data).name if is_file else f"data {_digest(*content)[:12]}"
-    return History(storable(name), X, outcomes, content, kept)
+    return History(storable(name, "name"), X, outcomes, content, kept)
 
 
 def _digest(X: Tensor, outcomes: Outcomes) -> str:

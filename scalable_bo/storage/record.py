@@ -253,8 +253,9 @@ class StudyRecord:
             now = time.time()
             when = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
             names = () if self.goal is None else self.outcome_names
+            why = storable(why, "why")
             changes = [
-                Change(when, kind, id, *rows.told_of(id), storable(why), rows.known_of(id, names))
+                Change(when, kind, id, *rows.told_of(id), why, rows.known_of(id, names))
                 for id in ids
             ]
             left = np.cumsum([0, *(row not in told for row in rows.observed)])

@@ -6,7 +6,6 @@ Notation: N rows, n of them with a finite value; ``X (N, d)`` in the user's unit
 from __future__ import annotations
 
 import math
-import operator
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,8 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalable_bo.evaluation.evaluator import NO_NUMBER, Evaluation, storable, to_float
+from scalable_bo.evaluation.evaluator import (
+    NO_NUMBER,
+    Evaluation,
+    storable,
+    to_float,
+    whole_numbers,
+)
 from surrogates import checks
+from surrogates.callers import quote
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +93,7 @@ class Outcomes:
             try:
                 given = as_float64(noise)
             except NO_NUMBER as error:
-                raise TypeError(f"`noise` must be numbers, got {noise!r:.80}.") from error
+                raise TypeError(f"`noise` must be numbers, got {quote(noise)}.") from error
             given = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given
             if given.shape not in ((), numbers.shape):
                 raise ValueError(
@@ -121,10 +127,10 @@ class Outcomes:
         """
         if noise is not None:
             raise ValueError("`noise` must be None with several outcomes: it is inferred.")
-        if isinstance(values, str | bytes | Mapping):
+        if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__"):
             raise TypeError(
                 "`values` must be a sequence with a dict or a tuple for each point, got"
-                f" {values!r:.80}."
+                f" {quote(values)}."
             )
         if hasattr(values, "columns"):  # a DataFrame
             values = values.to_dict("records")
@@ -146,7 +152,7 @@ class Outcomes:
             if position not in self.reasons:
                 told = self.table[position]
                 raise ValueError(
-                    f"`reasons` must be of failures, got {reason!r:.80} beside the value"
+                    f"`reasons` must be of failures, got {quote(reason)} beside the value"
                     f" {told[told.isfinite()][0]:g}. Tell NaN."
                 )
         texts = {position: storable(str(text)) for position, text in reasons.items()}
@@ -166,11 +172,11 @@ class Outcomes:
         try:
             took = as_float64(seconds)
         except NO_NUMBER as error:
-            raise TypeError(f"`seconds` must be numbers, got {seconds!r:.80}.") from error
+            raise TypeError(f"`seconds` must be numbers, got {quote(seconds)}.") from error
         if took.shape != self.values.shape or (took < 0).any() or took.isinf().any():
             raise ValueError(
                 f"`seconds` must be {len(self.values)} numbers of at least 0, one for each point,"
-                f" got {seconds!r:.80}. Give NaN where the time is unknown."
+                f" got {quote(seconds)}. Give NaN where the time is unknown."
             )
         return replace(self, times=torch.stack([self.times[:, 0], took], dim=1))
 
@@ -450,25 +456,15 @@ def read_told(
         )
     if seconds is not None:
         outcomes = outcomes.taking(seconds)
-    if not reasons:
+    if reasons is None:
         return ids, outcomes
     if not isinstance(reasons, Mapping):
-        raise TypeError(f"`reasons` must be a dict of texts by id, got {reasons!r:.80}.")
+        raise TypeError(f"`reasons` must be a dict of texts by id, got {quote(reasons)}.")
     positions = {number: position for position, number in enumerate(ids)}
     if other := [number for number in reasons if number not in positions]:
         raise ValueError(f"`reasons` must be of `ids`, got {few(other)}.")
     by_position = {positions[number]: reason for number, reason in reasons.items()}
     return ids, outcomes.explain(by_position)
-
-
-def whole_numbers(ids: Any) -> list[int]:
-    """Return ids as a list of ints."""
-    try:
-        return [operator.index(number) for number in ids]
-    except TypeError as error:
-        raise TypeError(
-            f"`ids` must be whole numbers, such as `batch.ids`, got {ids!r:.80}."
-        ) from error
 
 
 def as_float64(values: Any) -> Tensor:
@@ -523,10 +519,10 @@ def _numbers(values: Any, argument: str, ids: Sequence[int]) -> tuple[Tensor, di
     try:
         numbers = as_float64(values)
     except NO_NUMBER as error:
-        is_text = isinstance(values, str | bytes)
-        if is_text or not (isinstance(values, Sequence) or hasattr(values, "__array__")):
+        is_one = isinstance(values, str | bytes) or getattr(values, "ndim", 1) == 0
+        if is_one or not (isinstance(values, Sequence) or hasattr(values, "__array__")):
             raise TypeError(
-                f"`{argument}` must be numbers, got {values!r:.80}. Use NaN for a failed"
+                f"`{argument}` must be numbers, got {quote(values)}. Use NaN for a failed"
                 " evaluation."
             ) from error
         found = [Evaluation.of(id, value) for id, value in _labelled(values, ids)]

@@ -28,6 +28,7 @@ from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.storage import Ask, Contents, LoggedStorage, Write
 from surrogates import checks
 from surrogates.atomic import require_own
+from surrogates.callers import quote
 
 require("sqlalchemy", extra="shared", user="A study in a database")
 
@@ -103,7 +104,7 @@ class SQLStorage(LoggedStorage):
         if not isinstance(study, str) or not 0 < len(study) <= LONGEST_NAME:
             raise ValueError(
                 f"`name` must be a text of 1 to {LONGEST_NAME} characters, of the study in the"
-                f" database, got {study!r:.80}."
+                f" database, got {quote(study)}."
             )
         checks.positive_float("lease", lease)
         self._engine = _engine(url)
@@ -496,7 +497,7 @@ def _engine(url: str) -> Engine:
             raise ValueError(f"{required}{shown!r}.")
         engine = sa.create_engine(kind, pool_pre_ping=True)
     except (ArgumentError, NoSuchModuleError) as error:
-        raise ValueError(f"{required}{url!r:.80}: {error}.") from error
+        raise ValueError(f"{required}{quote(url)}: {error}.") from error
     except ImportError as error:
         raise ImportError(
             f"The driver of {shown} is not installed: {error}. {INSTALL.format('shared')}"

@@ -28,6 +28,7 @@ from scalable_bo.storage.sheets import (
     with_point,
 )
 from surrogates import memory
+from surrogates.callers import quote
 
 require("pandas", extra="tables", user="A table of evaluations")
 
@@ -86,7 +87,7 @@ def read_outcomes(
     if target is not None:
         raise ValueError(
             f"`target` must be None with several outcomes, whose columns are {', '.join(names)},"
-            f" got {target!r}."
+            f" got {quote(target)}."
         )
     points = [torch.empty(0, space.dim, dtype=torch.float64, device="cpu")]
     values = [torch.empty(0, len(names), dtype=torch.float64, device="cpu")]
@@ -134,6 +135,8 @@ def read_table(
             "Either `y` or `target`, the name of the column with the values, must be given with a"
             " table."
         )
+    if not isinstance(target, str | None):
+        raise TypeError(f"`target` must be the name of a column, got {quote(target)}.")
     columns = [*space.names, *space.fixed]
     asked = [column for column in (target, noise) if isinstance(column, str)]
     if clash := [column for column in asked if column in columns]:

@@ -22,7 +22,7 @@ from gpytorch.kernels import Kernel
 from acquisition import Strategy
 from acquisition.strategies import make_strategy
 from acquisition.strategy import Sampler
-from scalable_bo.evaluation.evaluator import storable
+from scalable_bo.evaluation.evaluator import storable, whole_numbers
 from scalable_bo.evaluation.executors import by_threads
 from scalable_bo.evaluation.external import Command
 from scalable_bo.modelling.factory import SurrogateFactory
@@ -37,7 +37,7 @@ from scalable_bo.storage.points import EachPoint, Point, read_points
 from scalable_bo.storage.pools import Pool
 from scalable_bo.storage.record import StudyRecord, make_settings, read_space
 from scalable_bo.storage.rounds import AskReport, Batch, Result, Round
-from scalable_bo.storage.rows import Outcomes, read_told, whole_numbers
+from scalable_bo.storage.rows import Outcomes, read_told
 from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.storage.storage import Change, MemoryStorage, Storage
 from scalable_bo.study.answers import Answers, Predicted
@@ -48,6 +48,7 @@ from scalable_bo.study.known import Known
 from scalable_bo.study.optimize import Run, unmeasured
 from scalable_bo.study.team import Team
 from surrogates import PathwiseGP, Solver, checks
+from surrogates.callers import quote
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -365,7 +366,7 @@ class Study:
     def reasons(self, ids: Sequence[int]) -> list[str | None]:
         """Return why each of these points failed; ``None`` for those that did not."""
         with self._record.lock:
-            return [self._record.rows.reasons.get(number) for number in ids]
+            return [self._record.rows.reasons.get(number) for number in whole_numbers(ids)]
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return all rows by id: the parameters, ``value``, ``noise``, ``status``, ``reason``,
@@ -511,8 +512,6 @@ class Study:
             TypeError: if ``text`` is no text.
             ValueError: if there is no such point.
         """
-        if not isinstance(text, str):
-            raise TypeError(f"`text` must be a text, got {text!r:.80}.")
         (id,) = whole_numbers([id])
         self._record.note(id, storable(text))
 
@@ -525,6 +524,8 @@ class Study:
         """
         from scalable_bo.storage.sheets import make_sheet  # which needs an extra
 
+        if not isinstance(batch, Batch):
+            raise TypeError(f"`batch` must be a `Batch`, as of `ask`, got {quote(batch)}.")
         return make_sheet(self.space, batch.ids, batch.X, self._outcome_columns)
 
     @property
@@ -572,6 +573,7 @@ class Study:
             ValueError: if a point was not told.
         """
         ids = whole_numbers(ids)
+        why = storable(why, "why")
         text = f"withdrawn: {why}" if why else "withdrawn"
         withdrawn = Outcomes.of([math.nan] * len(ids)).explain(dict.fromkeys(range(len(ids)), text))
         self._change(ids, withdrawn, "withdrawn", why)
@@ -784,7 +786,7 @@ class Study:
             wait: for the ask that runs, if one does; ``False`` for the study as it stands now.
         """
         self._record.refresh()
-        with self._asking if wait else nullcontext():
+        with nullcontext() if wait is False else self._asking:
             return take_snapshot(
                 self.space,
                 self.maximize,
@@ -806,6 +808,8 @@ class Study:
         """
         from scalable_bo.report.page import write_report  # which draws
 
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"`path` must be the path of a page, got {quote(path)}.")
         write_report(self.snapshot(), Path(path))
 
     def copy_to(self, path: str | os.PathLike[str], *, name: str | None = None) -> None:
@@ -920,7 +924,7 @@ def _storage(
 def _place(path: Any, name: str | None, must_exist: bool = False) -> SQLiteStorage | SQLStorage:
     """Return what keeps a study in a folder or in a database."""
     if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
-        raise TypeError(f"`path` must be a folder, or the URL of a database, got {path!r:.80}.")
+        raise TypeError(f"`path` must be a folder, or the URL of a database, got {quote(path)}.")
     if name is not None or "://" in str(path):
         return _database(path, name, must_exist)
     return SQLiteStorage(Path(path), must_exist)
@@ -956,13 +960,13 @@ def _check(
 ) -> None:
     checks.integer("seed", seed, 0)
     if path is not None and not isinstance(path, str | os.PathLike):
-        raise TypeError(f"`path` must be a folder or None, got {path!r}.")
+        raise TypeError(f"`path` must be a folder or None, got {quote(path)}.")
     if path is not None and storage is not None:
-        raise ValueError(f"`path` or `storage` must be given, not both, got {path!r}.")
+        raise ValueError(f"`path` or `storage` must be given, not both, got {quote(path)}.")
     if storage is not None and not isinstance(storage, Storage | str):
         raise TypeError(
             "`storage` must be the URL of a database, or have the methods of `Storage`, got"
-            f" {storage!r:.80}."
+            f" {quote(storage)}."
         )
     if isinstance(storage, str) != (name is not None):
         raise ValueError(
@@ -970,7 +974,7 @@ def _check(
             " the study there: `storage=url, name='tuning'`."
         )
     if solver is not None and not isinstance(solver, Solver):
-        raise TypeError(f"`solver` must be a Solver, got {solver!r}. Try `CG()`.")
+        raise TypeError(f"`solver` must be a Solver, got {quote(solver)}. Try `CG()`.")
     if dtype not in (torch.float32, torch.float64):
         raise TypeError(f"`dtype` must be torch.float32 or torch.float64, got {dtype}.")
     if ask_seconds is not None:

@@ -34,13 +34,19 @@ def test_a_tensor_has_the_numbers_of_an_array_however_it_is_laid_out(array: Any)
         assert tensor.data_ptr() != array.__array_interface__["data"][0]
 
 
-@given(st.integers())
+@given(st.integers(-(2**64), 2**64))
 def test_positive_int(value: int) -> None:
-    if value >= 1:
+    if 1 <= value < 2**63:
         assert checks.positive_int("q", value) == value
     else:
-        with pytest.raises(ValueError, match=f"`q` must be at least 1, got {value}. Ask for one."):
+        limit = "least 1" if value < 1 else "most 2⁶³ - 1"
+        with pytest.raises(ValueError, match=f"`q` must be at {limit}, got {value}. Ask for one."):
             checks.positive_int("q", value, "Ask for one.")
+
+
+def test_a_long_int_is_refused_and_shown_in_short() -> None:
+    with pytest.raises(ValueError, match=r"`q` must be at most 2⁶³ - 1, got 10+\.\.\.0+\.$"):
+        checks.positive_int("q", 10**400)
 
 
 @pytest.mark.parametrize("value", [1.0, "1", None, True, torch.tensor(1)])
