@@ -6,10 +6,11 @@ import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-REFERENCE = r"^[\w.]+:\w+$"
+REFERENCE = r"^[\w.]+:\w+(\.\w+)*$"
 
 
 def require_reference(key: str, reference: Any) -> None:
@@ -19,7 +20,7 @@ def require_reference(key: str, reference: Any) -> None:
 
 
 def load_function(key: str, reference: str, folder: Path) -> Callable[..., Any]:
-    """Import "module:function", from a folder or from where Python finds modules.
+    """Import "module:function", or "module:Class.method", from a folder or as Python finds modules.
 
     Raises:
         ValueError: naming the ``key`` that has the reference, if there is no such function.
@@ -29,7 +30,7 @@ def load_function(key: str, reference: str, folder: Path) -> Callable[..., Any]:
     if (place := str(folder.resolve())) not in sys.path:
         sys.path.insert(0, place)
     try:
-        function = getattr(import_module(module_name), name)
+        function = attrgetter(name)(import_module(module_name))
     except (ImportError, AttributeError) as error:
         raise ValueError(f"`{key}` must be importable, got {reference!r}: {error}.") from error
     if not callable(function):

@@ -54,9 +54,8 @@ class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
         Lin et al. (2024), "Stochastic Gradient Descent for Gaussian Processes Done Right",
         Algorithm 1.
         Differs: (1) an epoch is a random partition into batches, so that its residual covers every
-            row once; (2) the step is
-        estimated, and reduced a column at a time when the residual grows; (3) the velocity starts
-        at zero under a warm start, too.
+        row once; (2) the step is estimated, and reduced a column at a time when the residual grows;
+        (3) the velocity starts at zero under a warm start, too.
     """
 
     step_size: float | None = None

@@ -102,6 +102,13 @@ def test_a_solver_from_outside_enters_with_its_own_settings(
     assert ":" not in run.name
 
 
+def test_published_settings_are_named_by_their_constructor(data_dir: Path) -> None:
+    run = RegressionCell("toy", 0, "surrogates:SGD.paper", data_dir, mean_only=True)
+    assert "sample_step_size=0.1" in run_cell(run)["method"]
+    with pytest.raises(ValueError, match="must be importable, got 'surrogates:SGD.papers'"):
+        RegressionCell("toy", 0, "surrogates:SGD.papers", data_dir)
+
+
 @pytest.mark.parametrize(
     ("solver", "message"),
     [
