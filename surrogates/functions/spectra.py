@@ -529,8 +529,7 @@ class WaveSource:
 
 
 def _has_tails(kernel: Kernel) -> bool:
-    parts = [part for part in kernel.modules() if isinstance(part, Kernel)]
-    return any(form_of(part).has_tails for part in parts)
+    return any(isinstance(part, Kernel) and form_of(part).has_tails for part in kernel.modules())
 
 
 def _num_exact(kernel: Kernel, columns: Tensor) -> int | None:
@@ -630,7 +629,7 @@ FORMS |= {
     IndexKernel: KernelForm(None, WaveSource._index, of_one_input=True),
     PositiveIndexKernel: KernelForm(None, WaveSource._index, of_one_input=True),
     MainEffectsKernel: KernelForm(("ard_num_dims",)),
-    TaskKernel: KernelForm(None, WaveSource._index, of_one_input=True),
+    TaskKernel: KernelForm(("num_tasks", "rank"), WaveSource._index, of_one_input=True),
 }
 register_kernel(ConstantKernel, spectrum=_constant, settings=())
 register_kernel(RFFKernel, spectrum=_fourier)

@@ -14,6 +14,10 @@ class TaskKernel(PositiveIndexKernel):
     take many times as long. Both take 0.7 for task 0; beyond the last task this one raises.
     """
 
+    @property
+    def rank(self) -> int:
+        return self.raw_covar_factor.shape[-1]
+
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         """Return K_tt' of the tasks t, t' in x1 (..., n, 1) and x2 (..., m, 1)."""
         first = task_numbers(x1[..., 0], self.num_tasks)

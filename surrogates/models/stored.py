@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from botorch.models.transforms.input import Normalize
 from botorch.models.transforms.outcome import Standardize
+from botorch.models.utils.priors import BetaPrior
 from gpytorch import Module, constraints, priors
 from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
@@ -45,6 +46,7 @@ PRIORS: dict[type[priors.Prior], tuple[str, ...]] = {
     priors.NormalPrior: ("loc", "scale"),
     priors.HalfCauchyPrior: ("scale",),
     priors.UniformPrior: ("low", "high"),
+    BetaPrior: ("concentration1", "concentration0"),
     ModerateLengthscalePrior: ("weight",),
 }
 
@@ -247,7 +249,8 @@ def _give(module: Module, table: Mapping[str, Any]) -> None:
         module.register_constraint(name, kind(*(of[bound] for bound in bounds), **plain))
     for name, of in table["priors"].items():
         prior = _named(of["type"], tuple(PRIORS))(**of["arguments"])
-        module.register_prior(name, prior, name.removesuffix("_prior"))
+        own = "_lower_triangle_corr" if name == "IndexKernelPrior" else name.removesuffix("_prior")
+        module.register_prior(name, prior, own)
 
 
 def _input_transform_of(transform: Any) -> dict[str, Any] | None:

@@ -104,9 +104,7 @@ class Basis(ABC):
 
 
 class Features(Basis):
-    """F functions that are evaluated together, in chunks of points, and differentiated by
-    autograd.
-    """
+    """F functions, evaluated together in chunks of points and differentiated by autograd."""
 
     @property
     @abstractmethod
@@ -121,9 +119,8 @@ class Features(Basis):
         return torch.cat([matmul(self(X[rows]), W) for rows in self.chunks(X)])
 
     def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
-        return torch.cat(
-            [self._contracted(X[rows], matmul(cotangent[rows], W.T))[1] for rows in self.chunks(X)]
-        )
+        parts = [self._contracted(X[rows], matmul(cotangent[rows], W.T)) for rows in self.chunks(X)]
+        return torch.cat([gradient for _, gradient in parts])
 
     def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         flat = X.flatten(0, 1)

@@ -1,8 +1,11 @@
 """Tasks: features of index kernels, and paths of each task."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from gpytorch.kernels import IndexKernel, Kernel, RBFKernel, ScaleKernel
+from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from surrogates import CG, Cholesky, PathwiseGP, RandomFeatures, fit, multi_task_kernel
 
@@ -65,6 +68,22 @@ def test_paths_are_of_the_posterior_of_each_task(kernel: str) -> None:
         noise = exact.noise.sqrt() * exact.outcome_transform.stdvs.squeeze()
     assert ((drawn.mean(0) - expected.mean[:, 0]).abs() < 0.2 * deviation + 0.01 * noise).all()
     assert ((drawn.std(0) / deviation - 1.0).abs() < 0.15).all()
+
+
+def test_models_are_stored(tmp_path: Path) -> None:
+    given = PathwiseGP(X, Y, covar_module=multi_task_kernel(3, 3, rank=2).double())
+    given.covar_module.kernels[1].covar_factor = torch.rand(3, 2, dtype=torch.float64) + 0.1
+    given.save(tmp_path / "model.safetensors")
+    model = PathwiseGP.load(tmp_path / "model.safetensors")
+    with torch.no_grad():
+        assert torch.equal(model.posterior(X).mean, given.posterior(X).mean)
+        assert torch.equal(model.posterior(X).variance, given.posterior(X).variance)
+    likelihoods = [ExactMarginalLogLikelihood(gp.likelihood, gp.train()) for gp in (model, given)]
+    values = [
+        mll(mll.model(*mll.model.train_inputs), mll.model.train_targets) for mll in likelihoods
+    ]
+    assert torch.equal(*values)  # with the priors
+    assert len(list(model.named_priors())) == len(list(given.named_priors())) == 3
 
 
 def test_paths_are_differentiable_in_the_inputs_and_constant_in_the_task() -> None:
