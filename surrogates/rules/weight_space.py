@@ -57,7 +57,7 @@ class FeatureBasis(Features):
 
     @classmethod
     def of(cls, kernel: ScaleKernel, X: Tensor) -> Self:
-        """Return the basis of ``kernel`` at points such as X (n, d), on some of which it is tried."""
+        """Return the basis of ``kernel``, tried on some of the points X (n, d)."""
         return cls(kernel, (X.shape[1], kernel.base_kernel.features(X[:TRIED_ROWS]).shape[1]))
 
     @property
