@@ -1,5 +1,5 @@
-"""Pages that the build makes by itself: the reference, the TOML file's keys, the gallery, where the
-papers' equations are.
+"""Pages that the build makes: the reference, the keys of the TOML file, the gallery, and the lines
+of the papers' equations.
 
 MkDocs calls ``on_files`` and ``on_page_content``. Everything else here maps what the code says to
 Markdown, and is tested without MkDocs.
@@ -24,7 +24,7 @@ FACES = (
     "scalable_bo.visualization",
 )
 COPIED = {"changelog": "CHANGELOG", "contributing": "CONTRIBUTING", "security": "SECURITY"}
-# What else a reader is sent to by the pages, though it is in no face
+# Further objects that the pages link to, though no face has them
 BESIDE = (
     "scalable_bo.storage.storage.Storage",
     "scalable_bo.integrations.ax.pathwise_generation_strategy",
@@ -76,8 +76,8 @@ def reference() -> Pages:
     index = [
         "# Reference",
         "",
-        "Every public name, from its docstring. `import scalable_bo as sbo` has what a user of"
-        " studies and models needs; `surrogates` and `acquisition` have their parts.",
+        "The reference has the docstring of every public name. `import scalable_bo as sbo` gives"
+        " the names for studies and models; `surrogates` and `acquisition` have their parts.",
         "",
     ]
     for page, homes in sorted(pages.items()):
@@ -171,9 +171,9 @@ def gallery() -> Pages:
     index = [
         "# Gallery",
         "",
-        "Every script is in `examples/`, is run by `make examples`, and comes as a notebook"
-        " without stored output. Pictures of the largest are of their small form,"
-        " `EXAMPLES=small`.",
+        "Every script is in `examples/`, and can be downloaded as a notebook. `make examples` runs"
+        " all scripts, and `make gallery` draws the pictures again. Both run the largest scripts in"
+        " their small form, `EXAMPLES=small`.",
         "",
         '<div class="grid cards" markdown>',
         "",

@@ -165,6 +165,15 @@ def test_the_page_of_measurements_is_that_of_the_records() -> None:
     assert len(page.splitlines()) <= 250
 
 
+@pytest.mark.parametrize("name", ["sheets", "recipes"])
+def test_the_file_of_a_recipe_is_a_study(name: str, tmp_path: Path) -> None:
+    text = (ROOT / f"docs/how-to/{name}.md").read_text(encoding="utf-8")
+    (file,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "study.toml").write_text(file)
+    space = read_config(tmp_path / "study.toml").build_space(imports=False).to_dict()
+    assert space["parameters"].keys() == tomllib.loads(file)["space"].keys()
+
+
 def test_every_example_ends_with_its_picture() -> None:
     for script in EXAMPLES:
         *_, last = hooks.cells(script.read_text(encoding="utf-8"))

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 import scalable_bo as sbo
-from scalable_bo.cli.config import read_config
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/how-to/recipes.md").read_text(encoding="utf-8")
@@ -102,13 +101,6 @@ def test_an_array_of_slurm_shares_a_study_in_a_database(cluster: Path) -> None:
     assert ran.returncode == 0 and not (cluster / "failed").exists(), ran.stderr
     with sbo.Study.open(f"sqlite:///{cluster}/one.db", name="tuning") as found:
         assert found.num_observations == 6
-
-
-def test_the_study_of_the_database_recipe_is_valid(cluster: Path) -> None:
-    (cluster / "study.toml").write_text(blocks("toml")[0])
-    assert set(
-        read_config(cluster / "study.toml").build_space(imports=False).to_dict()["parameters"]
-    )
 
 
 def test_ray_is_an_executor_of_six_lines(monkeypatch: pytest.MonkeyPatch) -> None:
