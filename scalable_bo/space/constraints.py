@@ -17,6 +17,7 @@ from torch import Tensor
 
 from scalable_bo.space.parameters import Categorical, Float, Parameter
 from scalable_bo.space.plain_values import finite, read_fields
+from surrogates.callers import quote
 
 # Of the largest value that the terms can take together: what two ways of adding the same numbers
 # may differ by, in float32.
@@ -50,7 +51,7 @@ class LinearConstraint:
     def __post_init__(self) -> None:
         if not isinstance(self.coefficients, Mapping):
             raise TypeError(
-                f"`coefficients` must be a dict of numbers by name, got {self.coefficients!r}."
+                f"`coefficients` must be a dict of numbers by name, got {quote(self.coefficients)}."
             )
         named = [(f"coefficients[{name!r}]", value) for name, value in self.coefficients.items()]
         for name, value in (*named, ("at_least", self.at_least), ("at_most", self.at_most)):
@@ -261,7 +262,7 @@ def read_constraint(
     if not isinstance(table, Mapping) or ("function" in table) == ("coefficients" in table):
         raise ValueError(
             f"`{place}`: a constraint must have either `coefficients` with limits, or `function`,"
-            f" got {table!r:.80}."
+            f" got {quote(table)}."
         )
     if "coefficients" in table:
         return LinearConstraint.from_dict(table, place)
@@ -291,7 +292,7 @@ def allows(constraint: CallableConstraint, params: dict[str, Any]) -> bool:
         return float(answer) >= 0.0
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"A constraint must return True or False, or a number, got {answer!r}."
+            f"A constraint must return True or False, or a number, got {quote(answer)}."
         ) from error
 
 

@@ -18,6 +18,7 @@ from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
 from scalable_bo.space.plain_values import finite
+from surrogates.callers import quote
 
 DIRECTIONS = {"minimize": -1.0, "maximize": 1.0}
 ONLY = "value"  # the name of an objective that has none
@@ -46,17 +47,18 @@ class Goal:
         if not isinstance(self.objectives, Mapping) or not self.objectives:
             raise TypeError(
                 "`objectives` must be a dict of directions by name, got"
-                f" {self.objectives!r:.80}. Try {{'cost': 'minimize', 'accuracy': 'maximize'}}."
+                f" {quote(self.objectives)}. Try {{'cost': 'minimize', 'accuracy': 'maximize'}}."
             )
         for name, direction in self.objectives.items():
             if direction not in DIRECTIONS:
                 raise ValueError(
-                    f"`objectives[{name!r}]` must be 'minimize' or 'maximize', got {direction!r}."
+                    f"`objectives[{name!r}]` must be 'minimize' or 'maximize', got"
+                    f" {quote(direction)}."
                 )
         if not isinstance(self.constraints, Mapping):
             raise TypeError(
                 "`outcome_constraints` must be a dict of limits by name, got"
-                f" {self.constraints!r:.80}. Try {{'weight': (None, 10.0)}}."
+                f" {quote(self.constraints)}. Try {{'weight': (None, 10.0)}}."
             )
         limits = {name: _limits(name, pair) for name, pair in self.constraints.items()}
         object.__setattr__(self, "objectives", dict(self.objectives))
@@ -73,8 +75,8 @@ class Goal:
         if objectives is None:
             if not isinstance(maximize, bool):
                 raise TypeError(
-                    f"`maximize` must be True or False, got {maximize!r}. Of several objectives,"
-                    " give `objectives`."
+                    f"`maximize` must be True or False, got {quote(maximize)}. Of several"
+                    " objectives, give `objectives`."
                 )
             if constraints is None or constraints == {}:
                 return None
@@ -82,7 +84,7 @@ class Goal:
         elif maximize is not None:
             raise ValueError(
                 f"`maximize` must be None with `objectives`, which have directions of their own,"
-                f" got {maximize!r}."
+                f" got {quote(maximize)}."
             )
         return cls(objectives, {} if constraints is None else constraints)
 
@@ -213,7 +215,7 @@ def _limits(name: str, pair: Any) -> Limits:
         pair = [pair.get(way) for way in LIMITS]
     if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
         raise TypeError(
-            f"`outcome_constraints[{name!r}]` must be a pair of limits, got {pair!r:.80}. Try"
+            f"`outcome_constraints[{name!r}]` must be a pair of limits, got {quote(pair)}. Try"
             " `(None, 10.0)`."
         )
     place = f"outcome_constraints[{name!r}]"

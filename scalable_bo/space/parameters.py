@@ -33,6 +33,7 @@ from scalable_bo.space.plain_values import (
     short,
     write_plain,
 )
+from surrogates.callers import quote
 
 LARGEST_INT = 2**40  # up to here an integer survives the way to the unit cube and back in float64
 GRID_TOLERANCE = 1e-9  # steps by which a value may miss the grid
@@ -289,7 +290,7 @@ class Int(_Written):
             bound = getattr(self, name)
             if isinstance(bound, bool) or not isinstance(bound, Integral):
                 raise TypeError(
-                    f"`{name}` must be an int, got {bound!r}. Use `Float` for real numbers."
+                    f"`{name}` must be an int, got {quote(bound)}. Use `Float` for real numbers."
                 )
             if abs(int(bound)) > LARGEST_INT:
                 raise ValueError(
@@ -370,27 +371,27 @@ class Categorical(_Written):
             object.__setattr__(self, "choices", self.choices.tolist())
         if isinstance(self.choices, str) or not isinstance(self.choices, Sequence):
             raise TypeError(
-                f"`choices` must be a list of values, got {self.choices!r}. Use"
-                f" `Categorical([{self.choices!r}, ...])`."
+                f"`choices` must be a list of values, got {quote(self.choices)}. Use"
+                f" `Categorical([{quote(self.choices)}, ...])`."
             )
         choices = tuple(getattr(one, "item", lambda one=one: one)() for one in self.choices)
         for choice in choices:
             if not isinstance(choice, Choice):
                 raise TypeError(
-                    f"`choices` must be strings, booleans, numbers or None, got {choice!r}. Name"
-                    " the choices, and map the names."
+                    f"`choices` must be strings, booleans, numbers or None, got {quote(choice)}."
+                    " Name the choices, and map the names."
                 )
             if isinstance(choice, float) and not math.isfinite(choice):
                 raise ValueError(f"`choices` must be finite, got {choice}. Use a name for it.")
         if len(choices) < 2:
             raise ValueError(
-                f"`choices` must be at least two, got {list(choices)!r}. Give the space a fixed"
-                " value instead."
+                f"`choices` must be at least two, got {quote(list(choices))}. Give the space a"
+                " fixed value instead."
             )
         if len(set(choices)) < len(choices):
             raise ValueError(
-                f"`choices` must be different, got {list(choices)!r}. Give each once; Python takes"
-                " True for 1, False for 0 and 1.0 for 1: use names in place of such pairs."
+                f"`choices` must be different, got {quote(list(choices))}. Give each once; Python"
+                " takes True for 1, False for 0 and 1.0 for 1: use names in place of such pairs."
             )
         object.__setattr__(self, "choices", choices)
         object.__setattr__(self, "ordered", flag("ordered", self.ordered))

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from surrogates.callers import quote
+
 NONE = {"none": True}  # what stands for None where it is written down: TOML has no word for it
 Choice = str | bool | int | float | None
 Condition = Mapping[str, Choice | Sequence[Choice]]
@@ -51,7 +53,7 @@ def nearest(name: Any, known: Iterable[str]) -> str:
 def finite(name: str, value: Any, remedy: str = "") -> float:
     """Return a finite number as a float."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"`{name}` must be a number, got {value!r}.")
+        raise TypeError(f"`{name}` must be a number, got {quote(value)}.")
     try:
         number = float(value)
     except OverflowError:
@@ -64,14 +66,14 @@ def finite(name: str, value: Any, remedy: str = "") -> float:
 def flag(name: str, value: Any) -> bool:
     """Return ``value`` if it is True or False; ``name`` says of what in the error."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"`{name}` must be True or False, got {value!r}.")
+        raise TypeError(f"`{name}` must be True or False, got {quote(value)}.")
     return bool(value)
 
 
 def refusal(name: str, requirement: str, received: Any, row: int) -> ValueError:
     """Return the error of a value that is none of its parameter's."""
     return ValueError(
-        f"`{name}` must be {requirement}, got {received!r} in row {row}. Widen the space or"
+        f"`{name}` must be {requirement}, got {quote(received)} in row {row}. Widen the space or"
         " leave the row out."
     )
 
@@ -83,7 +85,7 @@ def condition(given: Any) -> Condition | None:
     if not isinstance(given, Mapping) or not given:
         raise TypeError(
             "`active_if` must be a dict of values by the names of parameters, got"
-            f" {given!r:.80}. Try `active_if={{'optimizer': 'sgd'}}`."
+            f" {quote(given)}. Try `active_if={{'optimizer': 'sgd'}}`."
         )
     return {
         str(name): tuple(values) if isinstance(values, list | tuple) else (values,)

@@ -18,13 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalable_bo.evaluation.evaluator import (
-    NO_NUMBER,
-    Evaluation,
-    storable,
-    to_float,
-    whole_numbers,
-)
+from scalable_bo.evaluation.evaluator import NO_NUMBER, Evaluation, storable, to_float
 from surrogates import checks
 from surrogates.callers import quote
 
@@ -431,7 +425,7 @@ def _widened(values: Tensor, width: int) -> Tensor:
 
 
 def read_told(
-    ids: Any,
+    ids: list[int],
     values: Any,
     noise: Any = None,
     reasons: Mapping[int, str] | None = None,
@@ -443,7 +437,6 @@ def read_told(
     Raises:
         TypeError, ValueError: as ``Study.tell``.
     """
-    ids = whole_numbers(ids)
     outcomes = (
         Outcomes.several(values, noise, names, ids=ids)
         if names

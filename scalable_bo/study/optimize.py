@@ -22,6 +22,7 @@ from scalable_bo.storage.rounds import AskReport, Batch, Round
 from scalable_bo.study.asynchronous import Feed
 from scalable_bo.study.design import NotEnoughLeftError
 from surrogates import checks
+from surrogates.callers import quote
 
 # Without `max_failures`, a run stops when a whole batch, but no fewer than these, have failed
 FEWEST_FAILURES_IN_A_ROW = 10
@@ -340,21 +341,21 @@ def _check(run: Run) -> None:
     checks.positive_int("batch", run.batch)
     objective, callbacks = run.objective, run.callbacks
     if not callable(objective) and not isinstance(objective, Command):
-        raise TypeError(f"`objective` must be a function or a `Command`, got {objective!r:.80}.")
+        raise TypeError(f"`objective` must be a function or a `Command`, got {quote(objective)}.")
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
-        raise TypeError(f"`callbacks` must be a list of functions, got {callbacks!r:.80}.")
+        raise TypeError(f"`callbacks` must be a list of functions, got {quote(callbacks)}.")
     for name, value in (("timeout", run.timeout), ("seconds", run.seconds)):
         if value is not None:
             checks.positive_float(name, value)
     if run.max_failures is not None:
         checks.integer("max_failures", run.max_failures, 0)
     if run.retry not in (None, "once"):
-        raise ValueError(f'`retry` must be "once" or None, got {run.retry!r:.80}.')
+        raise ValueError(f'`retry` must be "once" or None, got {quote(run.retry)}.')
     executor = run.executor
     if not (executor is None or isinstance(executor, Executor) or callable(executor)):
         raise TypeError(
             "`executor` must be a concurrent.futures.Executor, a function that makes one, or None,"
-            f" got {executor!r}. Give one, such as `lambda: ThreadPoolExecutor(8)`."
+            f" got {quote(executor)}. Give one, such as `lambda: ThreadPoolExecutor(8)`."
         )
     if not isinstance(run.asynchronous, bool):
         checks.positive_int("asynchronous", run.asynchronous)

@@ -500,6 +500,7 @@ class Study:
         notes: dict[int, str] = {}
         if values is None and (isinstance(ids, str | os.PathLike) or hasattr(ids, "columns")):
             ids, values, noise, reasons, notes = self._read_filled(ids)
+        ids = whole_numbers(ids)
         self._record.tell(*read_told(ids, values, noise, reasons, self.outcomes, seconds))
         for id, text in notes.items():
             self._record.note(id, text)
@@ -591,7 +592,7 @@ class Study:
         Raises:
             TypeError, ValueError: as ``tell``, and if the point was not told.
         """
-        told = read_told([id], [value], noise, names=self.outcomes)
+        told = read_told(whole_numbers([id]), [value], noise, names=self.outcomes)
         self._change(*told, "corrected", why)
 
     @property

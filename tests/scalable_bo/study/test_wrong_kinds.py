@@ -67,6 +67,12 @@ def made() -> Study:
 
 
 CALLS: dict[str, Callable[[Any, RemoteStudy], object]] = {
+    "`low`": lambda wrong, remote: Float(wrong, 1.0),
+    "`log`": lambda wrong, remote: Float(1.0, 2.0, log=wrong),
+    "`y`": lambda wrong, remote: Space(y=wrong),
+    "`maximize`": lambda wrong, remote: Study(SPACE, maximize=wrong),
+    "`storage`": lambda wrong, remote: Study(SPACE, maximize=True, storage=wrong),
+    "`objective`": lambda wrong, remote: made().optimize(wrong, rounds=1, batch=1),
     "`q`": lambda wrong, remote: made().ask(wrong),
     "`ids` of tell": lambda wrong, remote: made().tell(wrong, [1.0]),
     "`noise`": lambda wrong, remote: made().tell([1], [1.0], noise=wrong),
@@ -92,6 +98,7 @@ CALLS: dict[str, Callable[[Any, RemoteStudy], object]] = {
 # What is right after all: a text, a variance that is not known, a long time, an unknown point
 TAKEN = {
     *((call, "a surrogate") for call in ("`text`", "`why`", "`why` of correct", "`name`")),
+    ("`objective`", "a kind"),
     ("`noise` of a server", "a list of None"),
     ("`patience`", "a large int"),
     ("`ids` of reasons", "a list of a large int"),
