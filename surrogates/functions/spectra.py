@@ -143,8 +143,7 @@ class Embedding:
 @torch.no_grad()
 def _made(kernel: Kernel, X: Tensor) -> Tensor:
     """Return φ(X), or raise an error if ``kernel`` is not κ of that."""
-    # A user's kernel may do anything
-    try:
+    try:  # a user's kernel may do anything
         made = torch.cat([_handed(kernel, x) for x in X.split(1)])
         values = _inner(kernel)[1](made, made[:-1]).to_dense()
         torch.testing.assert_close(to_dense(kernel.forward(X, X[:-1])), values)

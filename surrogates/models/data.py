@@ -88,7 +88,8 @@ def check_likelihood(likelihood: Any) -> None:
     Raises:
         TypeError: naming the kinds, for any other.
     """
-    if not isinstance(likelihood, GaussianLikelihood | FixedNoiseGaussianLikelihood):
+    known = GaussianLikelihood | FixedNoiseGaussianLikelihood
+    if not isinstance(likelihood, known) or hasattr(likelihood, "num_classes"):
         raise TypeError(
             "`likelihood` must be a GaussianLikelihood or a FixedNoiseGaussianLikelihood, whose"
             f" noise variances are numbers, got {type(likelihood).__name__}. Give variances that"

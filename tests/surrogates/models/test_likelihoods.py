@@ -1,0 +1,90 @@
+"""Every likelihood of GPyTorch and BoTorch: its noise counts as in ``SingleTaskGP``, or it is
+refused by name.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import gpytorch.likelihoods as gl
+import pytest
+import torch
+from botorch.models import SingleTaskGP
+from botorch.models.likelihoods.pairwise import PairwiseLogitLikelihood, PairwiseProbitLikelihood
+from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
+from gpytorch.likelihoods import Likelihood
+from gpytorch.likelihoods.noise_models import HeteroskedasticNoise
+
+from surrogates import CG, Cholesky, PathwiseGP
+from surrogates.solvers.solver import Solver
+from tests import problems
+
+N = 40
+X = problems.uniform(N, 2)
+Y = torch.sin(4.0 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(N, 1)
+Z = problems.uniform(9, 2, seed=1)
+VARIANCES = 0.01 + 0.2 * problems.uniform(N, seed=2)
+NUM_PATHS = 1024
+
+TAKEN: dict[str, Callable[[], Any]] = {
+    "GaussianLikelihood": gl.GaussianLikelihood,
+    "GaussianLikelihoodWithMissingObs": gl.GaussianLikelihoodWithMissingObs,
+    "FixedNoiseGaussianLikelihood": lambda: gl.FixedNoiseGaussianLikelihood(VARIANCES),
+    "with further noise": lambda: gl.FixedNoiseGaussianLikelihood(
+        VARIANCES, learn_additional_noise=True
+    ),
+}
+REFUSED: dict[str, Callable[[], Any]] = {
+    "BernoulliLikelihood": gl.BernoulliLikelihood,
+    "BetaLikelihood": gl.BetaLikelihood,
+    "DirichletClassificationLikelihood": lambda: gl.DirichletClassificationLikelihood(
+        (Y[:, 0] > 0).long()
+    ),
+    "HadamardGaussianLikelihood": lambda: gl.HadamardGaussianLikelihood(num_tasks=2),
+    "LaplaceLikelihood": gl.LaplaceLikelihood,
+    "LikelihoodList": lambda: gl.LikelihoodList(gl.GaussianLikelihood()),
+    "MultitaskGaussianLikelihood": lambda: gl.MultitaskGaussianLikelihood(num_tasks=2),
+    "NegativeBinomialLikelihood": gl.NegativeBinomialLikelihood,
+    "PoissonLikelihood": gl.PoissonLikelihood,
+    "SoftmaxLikelihood": lambda: gl.SoftmaxLikelihood(num_classes=2, num_features=2),
+    "StudentTLikelihood": gl.StudentTLikelihood,
+    "PairwiseProbitLikelihood": PairwiseProbitLikelihood,
+    "PairwiseLogitLikelihood": PairwiseLogitLikelihood,
+    "SparseOutlierGaussianLikelihood": lambda: SparseOutlierGaussianLikelihood(
+        gl.GaussianLikelihood(), dim=N
+    ),
+    # Of a noise that a model finds by place
+    "_GaussianLikelihoodBase": lambda: gl.gaussian_likelihood._GaussianLikelihoodBase(
+        HeteroskedasticNoise(SingleTaskGP(X, Y))
+    ),
+}
+
+
+def test_every_likelihood_of_gpytorch_is_tried() -> None:
+    kinds = {getattr(gl, name) for name in gl.__all__}
+    names = {
+        kind.__name__
+        for kind in kinds
+        if isinstance(kind, type) and issubclass(kind, Likelihood) and kind is not Likelihood
+    }
+    assert {name for name in names if not name.startswith("_")} <= {*TAKEN, *REFUSED}
+
+
+@pytest.mark.filterwarnings("ignore:GaussianLikelihoodWithMissingObs is replaced")
+@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("solver", [Cholesky(), CG(tolerance=1e-8)], ids=["exact", "paths"])
+def test_its_noise_counts_as_in_botorch(name: str, solver: Solver) -> None:
+    model = PathwiseGP(X, Y, likelihood=TAKEN[name](), solver=solver, num_paths=NUM_PATHS)
+    exact = SingleTaskGP(X, Y, likelihood=TAKEN[name]())
+    for observation_noise in (False, True):
+        ours, theirs = (
+            each.posterior(Z, observation_noise=observation_noise) for each in (model, exact)
+        )
+        torch.testing.assert_close(ours.mean, theirs.mean, rtol=1e-5, atol=1e-5)
+        errors = 1e-6 if isinstance(solver, Cholesky) else 5.0 * (2.0 / NUM_PATHS) ** 0.5
+        assert (ours.variance / theirs.variance - 1.0).abs().max() < errors
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_others_are_refused_by_name(name: str) -> None:
+    with pytest.raises(TypeError, match=f"`likelihood` must be a GaussianLikelihood .* got {name}"):
+        PathwiseGP(X, Y, likelihood=REFUSED[name]())
