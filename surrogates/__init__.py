@@ -1,5 +1,8 @@
 """Gaussian processes whose posterior is a set of functions, computed by iterative solvers."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from surrogates.fitting.account import FineStructureWarning, FitAccount, NoSignalWarning
 from surrogates.fitting.choice import choose_fit, fit
 from surrogates.fitting.exact import fit_exact
@@ -29,8 +32,6 @@ from surrogates.models.variational_gp import VariationalGP
 from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, kernel_operator
 from surrogates.operators.tanimoto import TanimotoKernel
 from surrogates.regressors.by_neighbours import predict_by_neighbours
-from surrogates.regressors.gp_regressor import GPRegressor
-from surrogates.regressors.nystrom_sgm import NystromSGM
 from surrogates.rules.finite_features_fit import fit_finite_features
 from surrogates.rules.finite_objective import SCGD, Minimax
 from surrogates.rules.inducing_points import choose_inducing_points
@@ -57,6 +58,13 @@ from surrogates.systems.processes import own_rows, processes
 from surrogates.systems.shared import DistributedKernelSystem
 from surrogates.systems.shared_rows import SharedRows
 from surrogates.systems.system import Targets
+
+if TYPE_CHECKING:
+    from surrogates.regressors.gp_regressor import GPRegressor
+    from surrogates.regressors.nystrom_sgm import NystromSGM
+
+# Imported at their first use: scikit-learn takes as long to import as all the rest beside PyTorch
+_ESTIMATORS = {"GPRegressor": "gp_regressor", "NystromSGM": "nystrom_sgm"}
 
 __all__ = [
     "CG",
@@ -125,3 +133,9 @@ __all__ = [
     "register_kernel",
     "shared_paths",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ESTIMATORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.regressors.{_ESTIMATORS[name]}"), name)

@@ -3,10 +3,10 @@
 Distances are Euclidean; given a ``lengthscale``, a number or (d,), in units of it.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
-from sklearn.cluster import KMeans, MiniBatchKMeans
-from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from surrogates import checks
@@ -91,6 +91,8 @@ def k_means(
     if len(distinct) <= m:
         centres = torch.from_numpy(distinct).to(X) * scale
         return torch.cat([centres, random_subset(X, m, generator)[len(distinct) :]])
+    from sklearn.cluster import KMeans, MiniBatchKMeans  # slow to import
+
     if len(X) * m <= WHOLE_KMEANS_UP_TO:
         clustering = KMeans(m, n_init=1, random_state=seed)
     else:
@@ -143,15 +145,20 @@ def eliminate_neighbours(
     order = _shuffled(len(X), torch.Generator().manual_seed(0) if generator is None else generator)
     points = _scaled(X, lengthscale)[0][order.to(X.device)].cpu().double().numpy()
     if m is None:
-        kept = _kept(
-            points, NearestNeighbors().fit(points), checks.positive_float("radius", radius)
-        )
+        kept = _kept(points, _neighbours(points), checks.positive_float("radius", radius))
     else:
         kept = _kept_at_least(points, m)[:m]
     return X[order[kept].to(X.device)]
 
 
-def _kept(points: np.ndarray, search: NearestNeighbors, radius: float) -> Tensor:
+def _neighbours(points: np.ndarray) -> Any:
+    """Return scikit-learn's search among points."""
+    from sklearn.neighbors import NearestNeighbors  # slow to import
+
+    return NearestNeighbors().fit(points)
+
+
+def _kept(points: np.ndarray, search: Any, radius: float) -> Tensor:
     """Return the indices of the points that are not within ``radius`` of an earlier kept one."""
     dropped = np.zeros(len(points), dtype=bool)
     kept = []
@@ -176,7 +183,7 @@ def _kept_at_least(points: np.ndarray, m: int) -> Tensor:
     """Return what is kept at the largest radius that bisection finds to keep at least m:
     up to 1% more; all, if m is not reached.
     """
-    search = NearestNeighbors().fit(points)
+    search = _neighbours(points)
     kept = torch.arange(len(points), device="cpu")
     low = 0.0
     high = float(np.linalg.norm(np.ptp(points, axis=0)))
@@ -197,10 +204,10 @@ def _apart(centres: np.ndarray, points: np.ndarray) -> np.ndarray:
     """Return the centres with those on an earlier one replaced by the points furthest from what is
     left.
     """
-    kept = centres[_kept(centres, NearestNeighbors().fit(centres), SAME).numpy()]
+    kept = centres[_kept(centres, _neighbours(centres), SAME).numpy()]
     if len(kept) == len(centres):
         return centres
-    distances = NearestNeighbors().fit(kept).kneighbors(points, 1)[0][:, 0]
+    distances = _neighbours(kept).kneighbors(points, 1)[0][:, 0]
     return np.concatenate([kept, points[np.argsort(-distances)[: len(centres) - len(kept)]]])
 
 

@@ -51,3 +51,9 @@ def test_the_package_runs_as_the_command_line() -> None:
     run = subprocess.run(command, capture_output=True, text=True)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == f"scalable-bo {scalable_bo.__version__}\n"
+
+
+def test_a_study_is_imported_without_what_takes_long() -> None:
+    slow = {"sklearn", "pandas", "scipy.stats"}
+    code = f"import sys, scalable_bo; scalable_bo.Study; assert not {slow} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
