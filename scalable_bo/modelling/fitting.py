@@ -80,9 +80,11 @@ def fit_warped(
     Few values are tried as the logarithm of their gaps, and their noise may be next to nothing:
     late in an optimisation few values decide about little. A few wild values are brought nearer or,
     where they are bad and say nothing of those around them, left out: each is then as likely as any
-    there, on the scale that brings them nearer. Few plain values are tried by further kernels, too;
-    by one without priors, of which the likelihood alone is compared, each hyperparameter has to
-    gain what it would on noise.
+    there, on the scale that brings them nearer. Few plain values are tried by further kernels, too.
+
+    Scales and kernels are compared by one rule: the logarithm of the likelihood, without priors,
+    less half a nat for each hyperparameter, which is what one gains on noise. What is tried after
+    plain values by the usual kernel has to win by three nats.
 
     Args:
         few: whether it is to be by the kernel of few.
@@ -105,12 +107,11 @@ def fit_warped(
         most = None if kernel is None else EVALUATIONS_OF_FURTHER
         watch.least = -math.inf
         if kernel is not None and best is not None:
-            watch.least = (best.likelihood if is_free else best.density) - jacobian
+            watch.least = best.density - (best.prior if is_free else 0.0) - jacobian
         model = _fit(given, modules, given.rows_of(told), watch, most)
-        density = watch.best + jacobian
         prior = float(log_prior(model.covar_module).detach())
-        fitted = _Fitted(model, given, density, density - prior)
-        if best is None or fitted.gain(best, is_free) > LEAST_EVIDENCE:
+        fitted = _Fitted(model, given, watch.best + jacobian, prior)
+        if best is None or fitted.evidence > best.evidence + LEAST_EVIDENCE:
             best = fitted
     assert best is not None  # there are data
     return best.model, best.data
@@ -122,22 +123,19 @@ class _Fitted:
 
     Attributes:
         density: the logarithm of that of the values and the hyperparameters, in nats.
-        likelihood: the same without the priors of the kernel.
+        prior: the part of the kernel's priors in it.
     """
 
     model: PathwiseGP
     data: TrainingData
     density: float
-    likelihood: float
+    prior: float
 
-    def gain(self, other: _Fitted, is_free: bool) -> float:
-        """Return by how much this one is likelier than another; without priors for it, beyond what
-        its hyperparameters gain on noise.
-        """
-        if not is_free:
-            return self.density - other.density
+    @property
+    def evidence(self) -> float:
+        """How likely the values are, beyond what the kernel's hyperparameters gain on noise."""
         number = sum(one.numel() for one in self.model.covar_module.parameters())
-        return self.likelihood - other.likelihood - GAIN_ON_NOISE * number
+        return self.density - self.prior - GAIN_ON_NOISE * number
 
 
 def _fit(
