@@ -6,6 +6,7 @@ Notation: X (n, d) data, y (n,) their values (larger is better), bounds (2, d).
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, Self
 
 import torch
@@ -126,15 +127,16 @@ class Search:
         )
 
     def rounds(self, generator: torch.Generator) -> Iterator[Tensor]:
-        """Yield feasible candidates (num_candidates, d), without end; fewer in a round where few
+        """Return feasible candidates (num_candidates, d), without end; fewer in a round where few
         are found.
 
         Raises:
             ValueError: if none is found.
         """
         draws = self._draws(generator)
-        while True:
-            yield self.feasible.candidates(draws) if self.feasible.constrained else next(draws)
+        if self.feasible.constrained:
+            draws = map(self.feasible.candidates, repeat(draws))
+        return draws
 
     def _draws(self, generator: torch.Generator) -> Iterator[Tensor]:
         while True:
@@ -149,7 +151,8 @@ class Search:
                 center=self.center,
                 generator=generator,
             )
-            yield self.feasible.rounded(candidates)
+            rounding = self.feasible.rounding
+            yield candidates if rounding is None else rounding(candidates)
 
 
 def model_list(model: Any) -> tuple[PathwiseGP, ...]:

@@ -5,7 +5,7 @@ Notation: s functions, k starts for each, points (s, k, d).
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -129,28 +129,47 @@ def screen(
     sign: float = 1.0,
     after_round: Callable[[], None] | None = None,
 ) -> Tensor:
-    """Return each path's best candidate of every round: (s, number of rounds, d).
+    """Return each path's best candidate of every round: (s, number of rounds, d). Rounds that share
+    a tile are evaluated together.
 
     Args:
         rounds: tensors (c, d) of candidates, shared by all paths.
         sign: 1 to maximise, −1 to minimise.
     """
-    best = []
-    for candidates in rounds:
-        chunk = max(1, SCREENED_AT_ONCE // paths.num_samples)
-        # Whole tiles: a strip beside them would take nearly as long as a tile
-        chunk -= chunk % min(chunk, tile_side(candidates.device))
-        values = []
-        index = []
-        for start in range(0, len(candidates), chunk):
-            value, position = (sign * paths(candidates[start : start + chunk])).max(dim=1)
-            values.append(value)
-            index.append(position + start)
-        winner = torch.stack(values).argmax(0, keepdim=True)
-        best.append(candidates[torch.stack(index).gather(0, winner).squeeze(0)])
+    best: list[Tensor] = []
+    most = max(1, SCREENED_AT_ONCE // paths.num_samples)
+    for group in _sharing_tiles(rounds, most):
+        if len(group) > 1:
+            values = (sign * paths(torch.cat(group))).split([len(part) for part in group], dim=1)
+            best += [part[one.argmax(1)] for part, one in zip(group, values, strict=True)]
+        else:
+            # Whole tiles: a strip beside them would take nearly as long as a tile
+            chunk = most - most % min(most, tile_side(group[0].device))
+            found = [(sign * paths(part)).max(dim=1) for part in group[0].split(chunk)]
+            number = torch.stack([value for value, _ in found]).argmax(0)
+            index = torch.stack([place for _, place in found]).gather(0, number.unsqueeze(0))
+            best.append(group[0][number * chunk + index.squeeze(0)])
         if after_round is not None:
-            after_round()
+            for _ in group:
+                after_round()
     return torch.stack(best, dim=1)
+
+
+def _sharing_tiles(rounds: Iterable[Tensor], most: int) -> Iterator[list[Tensor]]:
+    """Yield rounds of candidates one by one, those together that fit into a tile, and at most
+    ``most`` candidates.
+    """
+    group: list[Tensor] = []
+    room = 0
+    for candidates in rounds:
+        if len(candidates) > room and group:
+            yield group
+            group = []
+        if not group:
+            room = min(most, tile_side(candidates.device))
+        group.append(candidates)
+        room -= len(candidates)
+    yield group
 
 
 def ascend(
@@ -332,6 +351,7 @@ class _Ascent:
         self.rate = rate
         self.longest = float(rate.max())
         self.feasible = feasible
+        self.constrained = feasible.constrained
         self.unit_gradients = unit_gradients
         self.X = starts
         self.points = (starts - self.lower) / self.side  # X on the unit cube
@@ -359,7 +379,7 @@ class _Ascent:
         best_values = self.best_values[:, : X.shape[1]]
         best_points = self.best_points[:, : X.shape[1]]
         better = values > best_values
-        if self.feasible.rounding is not None and self.feasible.constrained:
+        if self.constrained and self.feasible.rounding is not None:
             # The others are feasible by the way they were reached
             better &= self.feasible.meets(X)
         best_values.copy_(torch.where(better, values, best_values))
@@ -374,7 +394,7 @@ class _Ascent:
             gradient = torch.nn.functional.normalize(
                 gradient, dim=-1, eps=torch.finfo(gradient.dtype).tiny
             )
-        if self.feasible.constrained:
+        if self.constrained:
             gradient = self.feasible.tangent(self.X, gradient, share * self.longest)
         self.num_moves += 1
         self.first.lerp_(gradient, 1.0 - ADAM_DECAYS[0])
@@ -386,7 +406,7 @@ class _Ascent:
         previous = self.X
         # exact at both ends; lower + width · points may round past upper
         self.X = torch.lerp(self.lower, self.upper, self.points)
-        if self.feasible.constrained:
+        if self.constrained:
             self.X = self.feasible.advance(previous, self.X)
             self.points = (self.X - self.lower) / self.side
 

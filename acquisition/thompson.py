@@ -607,7 +607,8 @@ class ParallelThompsonSampling:
         def report() -> None:
             nonlocal done
             done += 1
-            rows.meet()  # paths need no messages, but a lost process is to end all
+            if rows.is_shared:
+                rows.meet()  # paths need no messages, but a lost process is to end all
             if self.callback is not None:
                 self.callback(AcquisitionProgress(stage, done, total))
 

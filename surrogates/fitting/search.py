@@ -81,8 +81,8 @@ class Search:
             free.move_to(point)
             coordinates.write()
             with torch.enable_grad():
-                nll = gp.negative_log_likelihood(X, y, index).sum()
                 prior = log_prior(gp)
+                nll = gp.negative_log_likelihood(X, y, index).sum()
                 loss = (nll - prior) / index.numel()
                 loss.backward()
             if not math.isfinite(loss.item()):

@@ -11,6 +11,7 @@ Matheron's rule, with a prior draw f, noise ε ~ N(0, Σ), H = k(X, X) + Σ, and
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
@@ -238,10 +239,15 @@ class SamplePaths:
             input_transform=_moved(self.input_transform, device),
         )
 
+    @cached_property
+    def _form(self) -> tuple[int, torch.dtype]:
+        """The number of the inputs, and their dtype."""
+        return self.data.dim, self.data.dtype
+
     def _inputs(self, X: Tensor) -> Tensor:
         checks.tensor("X", X)
-        d = self.data.dim
-        X = X.to(self.data.dtype)
+        d, dtype = self._form
+        X = X.to(dtype)
         X = X if self.input_transform is None else self.input_transform(X)
         if X.ndim < 2 or X.shape[-1] != d:  # which a transform may change
             raise ValueError(f"`X` must have shape (..., q, {d}), got {tuple(X.shape)}.")

@@ -94,16 +94,18 @@ def test_screening_holds_no_more_values_than_stated() -> None:
     assert shapes == [10, 10, 5, 8, 8, 8, 1]
 
 
-def test_screening_draws_rounds_one_at_a_time_and_reports_each() -> None:
+def test_screening_draws_what_fills_a_tile_at_a_time_and_reports_each_round() -> None:
     events: list[str] = []
 
     def rounds():
-        for _ in range(3):
+        for _ in range(5):
             events.append("drawn")
             yield seeded(4, 2)
 
-    screen(waves(2, 2), rounds(), after_round=lambda: events.append("done"))
-    assert events == ["drawn", "done"] * 3
+    with patch.dict(tiles.TILE_SIDE, cpu=8):
+        screen(waves(2, 2), rounds(), after_round=lambda: events.append("done"))
+    two = ["drawn", "drawn", "done", "done"]
+    assert events == ["drawn", *two, *two, "done"]
 
 
 @pytest.mark.parametrize("normalized", [False, True])
