@@ -484,7 +484,7 @@ def _read_number(value: Any, what: str) -> tuple[float, str | None]:
         AnswerError: if it holds several numbers.
         ValueError: if it holds one beyond those of a float.
     """
-    while isinstance(value, list | tuple) and len(value) == 1:
+    while isinstance(value, list | tuple) and len(value) == 1 and value[0] is not value:
         (value,) = value
     if isinstance(shape := getattr(value, "shape", None), tuple):
         several = math.prod(shape) > 1

@@ -127,3 +127,12 @@ def test_an_argument_of_a_wrong_kind_is_refused_by_its_name(
     name = call.split("`")[1].removesuffix("s")
     with pytest.raises((TypeError, ValueError), match=f"`.*{name}|`body`|no .*rows? |point 0"):
         CALLS[call](WRONG[kind], remote)
+
+
+def test_a_list_that_holds_itself_is_no_value() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(
+        ValueError, match=r"The value of point 1 must be one number, got \[\[...\]\]"
+    ):
+        made().tell([1], [endless])
