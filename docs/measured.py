@@ -147,7 +147,7 @@ def asynchronous() -> Rows:
 def thompson_round() -> Rows:
     rows = [["route", "record", "solve, s", "search, s", "peak, GiB", "best value, seeds"]]
     for name, wanted in (
-        ("thompson_laptop", ("auto", "cg", "sdd")),
+        ("thompson_laptop", ("cholesky", "cg", "sdd")),
         ("thompson_round", ("cholesky", "botorch-10", "botorch")),
     ):
         for way, own in load(name)["summary"].items():

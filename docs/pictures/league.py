@@ -42,7 +42,7 @@ for axes, (folder, (wanted, title)) in zip(panels, LEAGUES.items(), strict=False
 
 seconds = {}
 for record, way, name in (
-    ("thompson_laptop", "auto", "scalable_bo"),
+    ("thompson_laptop", "cholesky", "scalable_bo, Cholesky()"),
     ("thompson_round", "botorch-10", "botorch, 10 paths\nat a time"),
     ("thompson_round", "botorch", "botorch, 100 paths\nat once"),
 ):
