@@ -18,7 +18,13 @@ from botorch.models import SingleTaskGP
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
 from botorch.models.transforms.input import InputTransform
 from gpytorch.constraints import GreaterThan
-from gpytorch.kernels import InducingPointKernel, Kernel, MultiDeviceKernel, ScaleKernel
+from gpytorch.kernels import (
+    InducingPointKernel,
+    Kernel,
+    MultiDeviceKernel,
+    ProductKernel,
+    ScaleKernel,
+)
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from gpytorch.likelihoods.noise_models import HomoskedasticNoise
 from gpytorch.means import LinearMean, Mean
@@ -27,6 +33,7 @@ from torch import Tensor, nn
 
 from surrogates import checks
 from surrogates.functions.spectra import Embedding, NoFeaturesError
+from surrogates.functions.tasks import TaskKernel
 from surrogates.operators.forms import StationaryKernel
 from surrogates.rules.data_set import DataSet
 from surrogates.rules.inducing_points import check_choice, choose_inducing_points
@@ -210,8 +217,8 @@ def check_kernel(
 
     Raises:
         TypeError: for what is no kernel, or has no single value for two points.
-        ValueError: naming both shapes, a part without features, or one of a single input that looks
-            at several.
+        ValueError: naming both shapes, a part without features, one of a single input that looks
+            at several, or a task that is no whole number.
     """
     if not isinstance(kernel, Kernel):
         raise TypeError(
@@ -238,6 +245,14 @@ def check_kernel(
     is_exact = solver is None or isinstance(solver, Cholesky)
     with suppress(NoFeaturesError) if is_exact else nullcontext():
         Embedding.of(frozen_kernel(kernel).to(X), X)
+    for part in kernel.kernels if isinstance(kernel, ProductKernel) else ():
+        tasks = X[..., part.active_dims] if isinstance(part, TaskKernel) else X[:0]
+        if (fractions := tasks != tasks.round()).any():
+            raise ValueError(
+                "`train_X` must have the task, a whole number, in column"
+                f" {int(part.active_dims)}, got {tasks[fractions][0].item():g}. Give"
+                " `multi_task_kernel` the task's column as `task_feature`, and count it in `dim`."
+            )
 
 
 def place_inducing_points(

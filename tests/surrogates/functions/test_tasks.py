@@ -161,3 +161,10 @@ def test_what_is_no_task_is_refused(number: float) -> None:
     for call in (paths, model.posterior):
         with pytest.raises(ValueError, match="must hold numbers from 0 to 2, got"):
             call(point)
+
+
+def test_data_whose_tasks_are_no_whole_numbers_are_refused() -> None:
+    wider = torch.cat([X[:, :2], torch.rand_like(X[:, :1]), X[:, 2:]], dim=1)
+    with pytest.raises(ValueError, match="a whole number, in column 2, got 0.* count it in `dim`"):
+        PathwiseGP(wider, Y, covar_module=multi_task_kernel(3, 3))
+    PathwiseGP(wider, Y, covar_module=multi_task_kernel(4, 3))
