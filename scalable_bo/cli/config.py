@@ -62,6 +62,7 @@ from scalable_bo.evaluation.external import Command
 from scalable_bo.evaluation.functions import REFERENCE, load_function, require_reference
 from scalable_bo.space.plain_values import nearest
 from scalable_bo.space.space import VERSION, Space
+from scalable_bo.storage.places import Place
 from scalable_bo.study.study import Study
 
 MAX_BYTES = 2**20
@@ -143,25 +144,12 @@ class Config(_Table):
         return self._folder
 
     @property
-    def path(self) -> Path:
-        """The study's folder.
-
-        Raises:
-            ValueError: if it is in a database.
-        """
-        if self.study.path is None:
-            raise ValueError(
-                f"The study must be in a folder for this, got {self.place}: its backups are the"
-                " database's own, and any process may open it without a server."
-            )
-        return self.folder / self.study.path
-
-    @property
-    def place(self) -> str:
-        """Where the study is, in words; without what may be a password."""
-        if self.study.path is None:
-            return f"{self.study.name!r} in the database of `study.storage`"
-        return str(self.path)
+    def place(self) -> Place:
+        """Where the study is."""
+        if self.study.storage is not None:
+            return Place(self.study.storage, self.study.name)
+        assert self.study.path is not None  # `read_config` requires one of them
+        return Place(self.folder / self.study.path)
 
     def build_space(self, *, imports: bool = True) -> Space:
         """Return the search space; without ``imports``, something callable stands for functions
@@ -181,7 +169,7 @@ class Config(_Table):
             "objectives": section.objectives,
             "outcome_constraints": section.outcome_constraints,
             "seed": section.seed,
-            "path": None if section.path is None else self.path,
+            "path": None if section.path is None else self.place.path,
             "storage": section.storage,
             "name": section.name,
             "num_initial": section.num_initial,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from scalable_bo.cli.study_commands import StudyPlace, folder_of, refusals
+from scalable_bo.cli.study_commands import StudyName, StudyPlace, folder_of, locate, refusals
 
 
-def repair(place: StudyPlace) -> None:
+def repair(place: StudyPlace, name: StudyName = None) -> None:
     """Restore a damaged study from its database and backup, and say what is lost.
 
     The damaged files are kept beside the restored ones. A study without damage is left as it is.
@@ -15,7 +15,8 @@ def repair(place: StudyPlace) -> None:
     with refusals():
         from scalable_bo.storage.repair import restore
 
-        folder = folder_of(place)
+        remedy = "Restore the database from its backup, by its own means."
+        folder = folder_of(locate(place, name), remedy)
         lost = restore(folder)
     if lost is None:
         typer.echo(f"The study in {folder} is whole.")

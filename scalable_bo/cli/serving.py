@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from scalable_bo.cli.console import count
-from scalable_bo.cli.study_commands import folder_of, refusals
+from scalable_bo.cli.study_commands import StudyPlace, folder_of, locate, open_study, refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
     from scalable_bo.evaluation.evaluator import Evaluation
     from scalable_bo.evaluation.external import Command
-    from scalable_bo.study.study import Study
 
 
 @dataclass(frozen=True)
 class ServeCommand:
     """Serve a study to workers on this machine or others, see `work`.
 
-    The study has a live page at the address that is printed. The token is in the file `token` of
-    its folder. Ctrl-C or SIGTERM ends the server. Workers wait until the same command is run again.
+    The study has a live page at the address that is printed. Ctrl-C or SIGTERM ends the server.
+    Workers wait until the same command is run again.
 
     Args:
         host: address to listen at.
@@ -41,11 +40,12 @@ class ServeCommand:
         certificate: file with the certificate of this machine, for TLS.
         key: file with the key of the certificate, if it is a separate file.
         plain: serve other machines without TLS, behind a proxy that encrypts.
+        token_file: file with the token, made if it is not there; by default `token` in the folder
+            of the study.
+        name: name of a study in a database.
     """
 
-    place: Annotated[
-        Path, typer.Argument(metavar="STUDY", help="Folder of a study, or its configuration.")
-    ]
+    place: StudyPlace
     host: str = "127.0.0.1"
     port: int = 8765
     lease: float = 60.0
@@ -54,25 +54,29 @@ class ServeCommand:
     certificate: Path | None = None
     key: Path | None = None
     plain: bool = False
+    token_file: Path | None = None
+    name: str | None = None
 
     def run(self) -> None:
         with refusals():
             from scalable_bo.serving.server import Server
 
-            study = _open(self.place)
-            folder = folder_of(self.place)
+            kept = locate(self.place, self.name)
+            file = self.token_file or folder_of(kept, "Give `--token-file`.") / "token"
+            study = open_study(self.place, self.name)
             try:
-                options = {name: value for name, value in vars(self).items() if name != "place"}
-                server = Server(study, token_file=folder / "token", **options)
+                options = {**vars(self), "token_file": file}
+                del options["place"], options["name"]
+                server = Server(study, **options)
             except BaseException:
                 study.close()
                 raise
-        typer.echo(f"{server.url} serves {folder}; the token is in {folder / 'token'}")
+        typer.echo(f"{server.url} serves {kept}; the token is in {file}")
         sys.stdout.flush()
-        is_over = server.run()
-        study.close()
+        with study, study.optimizing(0):  # points that are not told in the end are left to others
+            is_over = server.run()
         values = count(study.num_observations, "value")
-        typer.echo(f"Stopped; {values}, {study.num_failed} failed in {folder}")
+        typer.echo(f"Stopped; {values}, {study.num_failed} failed in {kept}")
         if not is_over:  # an ask computes on, whose points nobody will get
             _end_at_once(0)
 
@@ -164,23 +168,6 @@ def _objective(function: str | None, command: str | None) -> Callable[..., Any] 
         return program
     assert function is not None
     return load_function("--function", function, Path())
-
-
-def _open(place: Path) -> Study:
-    if place.suffix != ".toml":
-        from scalable_bo.study.study import Study
-
-        return Study.open(place)
-    from scalable_bo.cli.config import read_config
-
-    config = read_config(place)
-    study = config.open_study()
-    try:
-        config.add_data(study)
-    except BaseException:
-        study.close()
-        raise
-    return study
 
 
 def _end_at_once(code: int) -> NoReturn:

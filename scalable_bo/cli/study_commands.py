@@ -22,20 +22,31 @@ from scalable_bo.cli.results import read_results
 
 if TYPE_CHECKING:
     from scalable_bo.cli.config import Config, RunSection
-    from scalable_bo.report.snapshot import Snapshot
     from scalable_bo.space.space import Space
+    from scalable_bo.storage.places import Place
     from scalable_bo.storage.rounds import Result
     from scalable_bo.study.study import Study
 
+
+def _read_file(text: str) -> Path:
+    """Return the path of a configuration."""
+    if "://" in text:
+        raise typer.BadParameter("Give a TOML file with `study.storage` and `study.name`.")
+    return Path(text)
+
+
 ConfigFile = Annotated[
-    Path, typer.Argument(metavar="STUDY.TOML", help="Configuration of the study.")
+    Path,
+    typer.Argument(metavar="STUDY.TOML", help="Configuration of the study.", parser=_read_file),
 ]
 StudyPlace = Annotated[
-    Path,
+    str,
     typer.Argument(
-        metavar="STUDY", help="Folder of a study, which may be running, or its configuration."
+        metavar="STUDY",
+        help="Configuration of a study, its folder, or the URL of its database with `--name`.",
     ),
 ]
+StudyName = Annotated[str | None, typer.Option("--name", help="Name of a study in a database.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -96,7 +107,8 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
 
 
 def ask(
-    file: ConfigFile,
+    place: StudyPlace,
+    name: StudyName = None,
     q: Annotated[int, typer.Option("-q", help="How many points.")] = 1,
     as_json: AsJson = False,
     out: Annotated[
@@ -108,7 +120,7 @@ def ask(
     --json prints a line for each point, as `run` gives it to a program. --out writes a sheet with
     an empty column for each outcome, to fill in and give to `tell`.
     """
-    with refusals(), _opened(file) as study:
+    with refusals(), open_study(place, name) as study:
         if out is not None:
             with _table(out, (".csv", ".xlsx")) as write:
                 batch = study.ask(q)
@@ -130,10 +142,11 @@ def ask(
 
 
 def tell(
-    file: ConfigFile,
+    place: StudyPlace,
     results: Annotated[
         str, typer.Argument(help="Sheet, .csv or .xlsx, or JSON lines, - for standard input.")
     ] = "-",
+    name: StudyName = None,
 ) -> None:
     """Tell values, by a sheet of `ask --out` or by JSON lines such as {"id": 3, "value": 1.5}.
 
@@ -146,7 +159,7 @@ def tell(
     """
     with refusals():
         if Path(results).suffix.lower() in (".csv", ".xlsx"):
-            with _opened(file) as study:
+            with open_study(place, name) as study:
                 before = _counts(study)
                 study.tell(results)
                 after = _counts(study)
@@ -165,7 +178,7 @@ def tell(
             if all(variance is None for variance in told["noise"])
             else [math.nan if n is None else n for n in told["noise"]]
         )
-        with _opened(file) as study:
+        with open_study(place, name) as study:
             study.tell(told["id"], told["value"], noise, reasons)
             failed = sum(reason is not None for reason in study.reasons(told["id"]))
             partial = len({*told["id"]} & {*study.pending.ids})
@@ -175,7 +188,7 @@ def tell(
 
 
 def correct(
-    file: ConfigFile,
+    place: StudyPlace,
     id: Annotated[int, typer.Argument(help="The point, by its id.")],
     values: Annotated[
         list[str],
@@ -188,9 +201,10 @@ def correct(
         float | None, typer.Option(help="Known variance, where all values have one.")
     ] = None,
     why: Annotated[str, typer.Option(help="Reason, kept with the former value.")] = "",
+    name: StudyName = None,
 ) -> None:
     """Change the value of a point; the study keeps the former value, too."""
-    with refusals(), _opened(file) as study:
+    with refusals(), open_study(place, name) as study:
         study.correct(id, _read_values(values, study.outcomes), noise, why)
         typer.echo(f"corrected {study.changes[-1]}")
 
@@ -214,12 +228,12 @@ def _read_values(texts: list[str], outcomes: Sequence[str]) -> Any:
     return found if outcomes else found[""]
 
 
-def status(place: StudyPlace, as_json: AsJson = False) -> None:
+def status(place: StudyPlace, name: StudyName = None, as_json: AsJson = False) -> None:
     """Show the progress of a study."""
     with refusals():
         from scalable_bo.storage.rows import few
 
-        summary = _read_status(place)
+        summary = _read_status(locate(place, name))
     if as_json:
         typer.echo(json.dumps(summary))
         return
@@ -235,6 +249,7 @@ def status(place: StudyPlace, as_json: AsJson = False) -> None:
 def export(
     place: StudyPlace,
     out: Annotated[Path, typer.Argument(help="Table to write, .csv, .xlsx or .parquet.")],
+    name: StudyName = None,
 ) -> None:
     """Write all rows of a study as a table.
 
@@ -245,10 +260,10 @@ def export(
     is removed if the file is added as data.
     """
     with refusals():
-        from scalable_bo.report.snapshot import to_frame
+        from scalable_bo.report.snapshot import read_snapshot, to_frame
 
         with _table(out, (".csv", ".xlsx", ".parquet")) as write:
-            snapshot = _look(place)
+            snapshot = read_snapshot(*locate(place, name))
             names = () if snapshot.goal is None else snapshot.goal.names
             frame = to_frame(snapshot.space, snapshot.rows, snapshot.goal)
             write(frame, snapshot.space, names)
@@ -257,6 +272,7 @@ def export(
 
 def report(
     place: StudyPlace,
+    name: StudyName = None,
     out: Annotated[
         Path | None, typer.Option(help="Page to write.  [default: report.html in the folder]")
     ] = None,
@@ -264,9 +280,11 @@ def report(
     """Write a report on a study, one HTML page."""
     with refusals():
         from scalable_bo.report.page import write_report
+        from scalable_bo.report.snapshot import read_snapshot
 
-        page = folder_of(place) / "report.html" if out is None else out
-        snapshot = _look(place)
+        kept = locate(place, name)
+        page = out or folder_of(kept, "Give `--out`.") / "report.html"
+        snapshot = read_snapshot(*kept)
         with _writing(page):
             write_report(snapshot, page)
     typer.echo(f"Wrote {page}")
@@ -341,6 +359,7 @@ def _rows_and_asks(config: Config, space: Space) -> tuple[int, int]:
     """
     from scalable_bo.space.goal import Goal
     from scalable_bo.storage.history import read_history
+    from scalable_bo.storage.storage import NoStudyError
 
     study = config.study
     goal = Goal.of(study.maximize, study.objectives, study.outcome_constraints)
@@ -356,10 +375,11 @@ def _rows_and_asks(config: Config, space: Space) -> tuple[int, int]:
         )
         for data in config.data
     ]
-    if study.path is not None and (config.path / "study.sqlite").is_file():
-        stored = _read_status(config.path)
-        return stored["num_rows"], stored["num_asks"]
-    return sum(len(history.X) for history in histories), 0
+    try:
+        stored = _read_status(config.place)
+    except NoStudyError:
+        return sum(len(history.X) for history in histories), 0
+    return stored["num_rows"], stored["num_asks"]
 
 
 @contextmanager
@@ -407,10 +427,11 @@ def describe_counts(study: Study) -> str:
     return _describe_numbers(_summary(study))
 
 
-def _read_status(place: Path) -> dict[str, Any]:
+def _read_status(place: Place) -> dict[str, Any]:
+    from scalable_bo.report.snapshot import read_snapshot
     from scalable_bo.storage.rounds import Result
 
-    snapshot = _look(place)
+    snapshot = read_snapshot(*place)
     rows = snapshot.rows
     goal = snapshot.goal
     several = goal is not None and goal.num_objectives > 1
@@ -501,34 +522,50 @@ def _describe_params(params: dict[str, Any]) -> str:
     )
 
 
-def folder_of(place: Path) -> Path:
-    """Return the folder of a study, which may be given by its configuration."""
-    if place.suffix == ".toml":
-        from scalable_bo.cli.config import read_config
+def locate(place: str, name: str | None) -> Place:
+    """Return the place of a study, which may be given by its configuration."""
+    from scalable_bo.storage.places import Place
 
-        return read_config(place).path
-    return place
-
-
-def _look(place: Path) -> Snapshot:
-    """Return a study as it stands, without holding it."""
-    from scalable_bo.cli.config import read_config
-    from scalable_bo.report.snapshot import read_snapshot
-
-    if place.suffix == ".toml" and (config := read_config(place)).study.storage is not None:
-        with config.open_study() as study:
-            return study.snapshot()
-    return read_snapshot(folder_of(place))
+    config = _configuration(place, name)
+    return Place(place, name) if config is None else config.place
 
 
-@contextmanager
-def _opened(file: Path) -> Iterator[Study]:
-    from scalable_bo.cli.config import read_config
+def folder_of(place: Place, remedy: str) -> Path:
+    """Return the folder of a study.
 
-    config = read_config(file)
-    with config.open_study() as study:
+    Raises:
+        ValueError: if it is in a database, with a remedy.
+    """
+    if place.is_database:
+        raise ValueError(f"The study must be in a folder for this, got {place}. {remedy}")
+    return Path(place.path)
+
+
+def open_study(place: str, name: str | None) -> Study:
+    """Open a study; by its configuration, with the data that are given there."""
+    from scalable_bo.study.study import Study
+
+    config = _configuration(place, name)
+    if config is None:
+        return Study.open(place, name=name)
+    study = config.open_study()
+    try:
         config.add_data(study)
-        yield study
+    except BaseException:
+        study.close()
+        raise
+    return study
+
+
+def _configuration(place: str, name: str | None) -> Config | None:
+    """Return the configuration that a command is given, if it is one."""
+    from scalable_bo.cli.config import read_config
+
+    if Path(place).suffix != ".toml" or "://" in place:
+        return None
+    if name is not None:
+        raise ValueError(f"`--name` must be given with the URL of a database, got {place}.")
+    return read_config(Path(place))
 
 
 def _refuse(message: str, code: int) -> NoReturn:

@@ -1,9 +1,10 @@
 """A study as it stands at one moment, for those who only look at it: from the study itself,
-or from its folder while it runs.
+or from where it is kept while it runs.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from scalable_bo.space.cell_texts import apart
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
 from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint
+from scalable_bo.storage.places import Place
 from scalable_bo.storage.record import StudyRecord, describe_settings, read_goal
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Rows
@@ -136,15 +138,19 @@ class Snapshot:
         return rows[self.beliefs[0].recommend(self.rows.X[rows], self.rows.values[rows])]
 
 
-def read_snapshot(folder: Path) -> Snapshot:
-    """Return what is stored in a study's folder, which another process may use; nothing there is
-    run or imported.
+def read_snapshot(path: str | os.PathLike[str], name: str | None = None) -> Snapshot:
+    """Return what is stored of a study, which other processes may use; nothing there is run or
+    imported.
 
+    Args:
+        path: the folder that it is kept in, or the URL of a database.
+        name: of the study in a database.
     Raises:
         ValueError: if there is no study, or its parameters cannot be read.
+        OSError: if the database cannot be reached.
         RuntimeError: if the database is damaged or of a newer version.
     """
-    with closing(SQLiteStorage.copy_of(folder)) as storage:
+    with closing(Place(path, name).look()) as storage:
         settings = storage.load_settings()
         assert settings is not None  # a database is made with them
         space = Space.from_dict({**settings["space"], "constraints": []})
@@ -160,7 +166,7 @@ def read_snapshot(folder: Path) -> Snapshot:
         *(found.rows, found.asks, found.costs, found.sources),
         find_beliefs=lambda: _stored_beliefs(snapshot, settings, checkpoint),
         find_success=lambda: _stored_success(snapshot, settings),
-        name=folder.absolute().name,
+        name=name or Path(path).absolute().name,
         goal=read_goal(settings),
     )
     return snapshot

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import time
 import uuid
 import weakref
@@ -25,7 +26,7 @@ from torch import Tensor
 from scalable_bo._packages import INSTALL, require
 from scalable_bo.storage.log import Length, digest_of, pack, replay, unpack
 from scalable_bo.storage.rounds import AskReport
-from scalable_bo.storage.storage import Ask, Contents, LoggedStorage, Write
+from scalable_bo.storage.storage import Ask, Contents, LoggedStorage, NoStudyError, Write
 from surrogates import checks
 from surrogates.atomic import require_own
 from surrogates.callers import quote
@@ -120,7 +121,12 @@ class SQLStorage(LoggedStorage):
         self._connection: Connection | None = None  # of the transaction under way
         weakref.finalize(self, self._engine.dispose)
         with self._reached():
-            self._create(must_exist)
+            if must_exist and study not in (names := self._names()):
+                raise NoStudyError(
+                    f"`name` must be that of a study in {self._url}, got {study!r}. There are"
+                    f" {', '.join(names) or 'none'}."
+                )
+            self._create()
 
     @property
     def name(self) -> str:
@@ -279,19 +285,24 @@ class SQLStorage(LoggedStorage):
             return _FileLock(Path(f"{self._engine.url.database}.{name}-{key.hex()}"))
         return _AdvisoryLock(self._engine, int.from_bytes(key, signed=True))
 
-    def _create(self, must_exist: bool) -> None:
+    def _names(self) -> list[str]:
+        """Return the names of all studies in the database, which stays as it is."""
+        file = self._engine.url.database if self._engine.dialect.name == "sqlite" else None
+        if file is not None and not Path(file).exists():  # a connection would make it
+            return []
+        if not sa.inspect(self._engine).has_table(_STUDIES.name):
+            return []
+        with self._engine.begin() as connection:
+            stored = sa.select(_STUDIES.c.name).where(_STUDIES.c.settings.is_not(None))
+            return list(connection.scalars(stored))
+
+    def _create(self) -> None:
         """Make the tables and the row of the study at need; others may do so at the same time."""
         with suppress(DBAPIError):  # another was quicker
             _METADATA.create_all(self._engine)
         _METADATA.create_all(self._engine)
         with self._engine.begin() as connection:
             row = sa.select(_STUDIES.c.version).where(_STUDIES.c.name == self._study)
-            if must_exist and connection.scalar(row) is None:
-                names = ", ".join(connection.scalars(sa.select(_STUDIES.c.name)).all())
-                raise ValueError(
-                    f"`name` must be that of a study in {self._url}, got {self._study!r}. There are"
-                    f" {names or 'none'}."
-                )
             if connection.scalar(row) is None:
                 new = sa.insert(_STUDIES).values(name=self._study, version=VERSION)
                 with suppress(IntegrityError), connection.begin_nested():
@@ -494,10 +505,11 @@ def _engine(url: str) -> Engine:
         kind = make_url(url)
         shown = kind.render_as_string(hide_password=True)
         if kind.get_backend_name() not in ("postgresql", "sqlite") or not kind.database:
-            raise ValueError(f"{required}{shown!r}.")
+            raise ArgumentError("it names no PostgreSQL or SQLite database")
         engine = sa.create_engine(kind, pool_pre_ping=True)
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise ValueError(f"{required}{quote(url)}: {error}.") from error
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:
+        given = re.sub(":(?!//).*@", ":***@", url) if isinstance(url, str) else url
+        raise ValueError(f"{required}{quote(given)}: {error}.") from error
     except ImportError as error:
         raise ImportError(
             f"The driver of {shown} is not installed: {error}. {INSTALL.format('shared')}"

@@ -28,7 +28,7 @@ from typing import Any, Self
 from scalable_bo.storage import legacy
 from scalable_bo.storage.lock import WriterLock
 from scalable_bo.storage.log import Length, digest_of, pack, replay, unpack
-from scalable_bo.storage.storage import Contents, LoggedStorage, Write
+from scalable_bo.storage.storage import Contents, LoggedStorage, NoStudyError, Write
 from surrogates.atomic import (
     make_folder,
     mode_in,
@@ -485,7 +485,7 @@ def reading(folder: Path) -> Iterator[None]:
 def require_database(folder: Path) -> None:
     """Require that the folder holds a study."""
     if not (folder / DATABASE).is_file():
-        raise ValueError(
+        raise NoStudyError(
             f"`folder` must hold a study, got {folder} without a {DATABASE}. Give the `path` of a"
             " `Study`."
         )

@@ -20,6 +20,10 @@ from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes, Rows
 
 
+class NoStudyError(ValueError):
+    """There is no study at a place."""
+
+
 @dataclass(frozen=True)
 class Ask:
     """One ask.

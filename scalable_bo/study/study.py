@@ -33,6 +33,7 @@ from scalable_bo.space.goal import ONLY, Goal
 from scalable_bo.space.space import Space
 from scalable_bo.storage import shown
 from scalable_bo.storage.history import read_history
+from scalable_bo.storage.places import Place
 from scalable_bo.storage.points import EachPoint, Point, read_points
 from scalable_bo.storage.pools import Pool
 from scalable_bo.storage.record import StudyRecord, make_settings, read_space
@@ -52,8 +53,6 @@ from surrogates.callers import quote
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from scalable_bo.storage.shared import SQLStorage
 
 
 class Study:
@@ -219,13 +218,10 @@ class Study:
             ValueError: if there is no study, or the space needs a function that was not given.
             RuntimeError: if another process uses ``path``, or what it holds is damaged.
         """
-        storage = _place(path, name, True)
+        storage = Place(path, name).open(must_exist=True)
         try:
             settings = storage.load_settings()
-            if settings is None:
-                raise ValueError(
-                    f"There is no study {name!r} in {path}. Make it by `Study(space)`."
-                )
+            assert settings is not None  # a study is made with them
             space = read_space(storage.name, settings["space"], functions)
             wanted = settings.get("goal", {"maximize": settings["direction"] == "maximize"})
             return cls(space, **wanted, seed=settings["seed"], storage=storage, **options)
@@ -823,7 +819,7 @@ class Study:
             ValueError: if there is a study.
             OSError: if the copy cannot be written.
         """
-        with self._asking, closing(_place(path, name)) as storage:
+        with self._asking, closing(Place(path, name).open()) as storage:
             self._record.copy_to(storage)
 
     def close(self) -> None:
@@ -916,25 +912,10 @@ def _storage(
     if team is not None and not team.is_first:
         return MemoryStorage()
     if isinstance(given, str):
-        return _database(given, name)
+        return Place(given, name).open()
     if given is not None:
         return given
     return MemoryStorage() if path is None else SQLiteStorage(Path(path))
-
-
-def _place(path: Any, name: str | None, must_exist: bool = False) -> SQLiteStorage | SQLStorage:
-    """Return what keeps a study in a folder or in a database."""
-    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
-        raise TypeError(f"`path` must be a folder, or the URL of a database, got {quote(path)}.")
-    if name is not None or "://" in str(path):
-        return _database(path, name, must_exist)
-    return SQLiteStorage(Path(path), must_exist)
-
-
-def _database(url: Any, name: str | None, must_exist: bool = False) -> SQLStorage:
-    from scalable_bo.storage.shared import SQLStorage  # which needs an extra
-
-    return SQLStorage(str(url), name, must_exist=must_exist)
 
 
 def _usual_strategy(storage: Storage, sampler: Sampler | None) -> str:

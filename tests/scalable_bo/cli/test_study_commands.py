@@ -376,7 +376,7 @@ def test_the_commands_take_a_study_in_a_database(
     answers.write_text('{"id": 1, "value": 0.5}\n')
     assert call(monkeypatch, "tell", str(file), str(answers)) == 0
     assert call(monkeypatch, "run", str(file)) == 0  # the other point is somebody's
-    assert "in 'tuning' in the database of `study.storage`" in capsys.readouterr().out
+    assert "in 'tuning' in a database" in capsys.readouterr().out
     assert call(monkeypatch, "status", str(file), "--json") == 0
     status = json.loads(capsys.readouterr().out)
     assert (status["num_asks"], status["num_rows"], status["num_pending"]) == (2, 7, 1)
@@ -389,11 +389,76 @@ def test_the_commands_take_a_study_in_a_database(
     for command in ("repair", "report"):
         assert call(monkeypatch, command, str(file)) == 2
         assert "The study must be in a folder for this, got 'tuning'" in capsys.readouterr().err
+    assert call(monkeypatch, "check", str(file), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["num_rows"] == 7
     assert not (file.parent / "kept").exists()
     change(file, 'name = "tuning"', 'path = "kept"')
     assert call(monkeypatch, "status", str(file)) == 2
     message = "`study.path` must be given, or `study.storage` and `study.name`."
     assert message in capsys.readouterr().err
+
+
+def test_the_commands_take_the_url_of_a_database_and_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/shared.db"
+    tuning = (url, "--name", "tuning")
+    for command in ("status", "ask"):
+        assert call(monkeypatch, command, *tuning) == 2
+        said = capsys.readouterr().err
+        assert f"`name` must be that of a study in {url}, got 'tuning'. There are none." in said
+    assert not list(tmp_path.iterdir())  # to look makes no database
+    Study(Space(x=Float(0.0, 1.0)), maximize=True, storage=url, name="tuning").close()
+    assert call(monkeypatch, "ask", *tuning, "-q", "2", "--json") == 0
+    answers = tmp_path / "answers"
+    answers.write_text('{"id": 1, "value": 0.5}\n')
+    assert call(monkeypatch, "tell", *tuning, str(answers)) == 0
+    assert call(monkeypatch, "correct", *tuning, "1", "0.75") == 0
+    capsys.readouterr()
+    assert call(monkeypatch, "status", *tuning, "--json") == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["best_value"], status["num_rows"], status["num_pending"]) == (0.75, 2, 1)
+    assert call(monkeypatch, "export", *tuning, str(tmp_path / "rows.csv")) == 0
+    assert pd.read_csv(tmp_path / "rows.csv")["status"].tolist() == ["pending", "observed"]
+    assert call(monkeypatch, "report", *tuning, "--out", str(tmp_path / "page.html")) == 0
+    assert "tuning" in (tmp_path / "page.html").read_text()
+    for command, remedy in (("report", "Give `--out`."), ("repair", "from its backup")):
+        assert call(monkeypatch, command, *tuning) == 2
+        said = capsys.readouterr().err
+        assert "must be in a folder for this, got 'tuning' in a database" in said
+        assert remedy in said
+    assert call(monkeypatch, "status", url) == 2
+    assert "`name` must be a text" in capsys.readouterr().err
+    for command in ("check", "run"):
+        assert call(monkeypatch, command, url) == 2
+        assert "Give a TOML file with `study.storage`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://user:secret@localhost:1/database",
+        "postgresql://user:secret@localhost:port/database",
+        "postgresql+nothing://user:secret@localhost/database",
+        "oracle://user:secret@localhost/database",
+        "postgresql:://user:secret@localhost/database",
+    ],
+)
+@pytest.mark.parametrize("command", ["ask", "check", "repair", "report", "run", "serve", "status"])
+def test_no_command_prints_a_password(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    url: str,
+) -> None:
+    name = [] if command in ("check", "run") else ["--name", "tuning"]
+    file = ["--token-file", str(tmp_path / "token")] if command == "serve" else []
+    assert call(monkeypatch, command, url, *name, *file) in (1, 2)
+    said = capsys.readouterr()
+    assert said.err
+    assert "secret" not in said.err + said.out
+    assert "Traceback" not in said.err
 
 
 SEVERAL = """

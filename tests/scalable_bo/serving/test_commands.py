@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 from scalable_bo.cli import main
 from scalable_bo.serving.client import RemoteStudy
+from scalable_bo.space.parameters import Float
+from scalable_bo.space.space import Space
 from scalable_bo.study.study import Study
 
 CONFIG = """
@@ -103,6 +105,35 @@ def test_a_study_is_served_again_after_a_kill_with_the_same_token_until_it_is_te
     with Study.open(tmp_path / "run") as study:
         assert study.best_value == 2.0
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_study_in_a_database_is_served(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    url = f"sqlite:///{tmp_path}/shared.db"
+    space = Space(x=Float(0.0, 1.0))
+    asked = Study(space, maximize=True, storage=url, name="tuning", num_initial=1000)
+    (elsewhere,) = asked.ask(1).ids
+    arguments = ["serve", url, "--name", "tuning", "--port", "0"]
+    refused = CliRunner().invoke(main.app, arguments)
+    assert refused.exit_code == 2 and "Give `--token-file`." in refused.output
+    file = tmp_path / "token"
+    for told in (1, 2):  # a server that is started again continues from the values
+        process = serve(*arguments[1:], "--token-file", file)
+        try:
+            with RemoteStudy(url_of(process), token_file=file) as remote:
+                (number,) = remote.ask().ids
+                assert number != elsewhere  # which another process evaluates
+                remote.tell([number], [float(told)])
+            assert_ends_in_order(process, signal.SIGTERM, f"{told} value{'s' * (told > 1)}")
+        finally:
+            process.kill()
+            process.communicate()
+    pending = asked.pending.ids
+    assert len(pending) > 1
+    assert asked.unfinished().ids == pending  # the servers have left theirs to others
+    asked.tell([elsewhere], [3.0])
+    assert asked.num_observations == 3
+    asked.close()
 
 
 @pytest.mark.parametrize(
