@@ -21,6 +21,7 @@ from acquisition.strategy import FEW_VALUES, ForFewValues, Request, Sampler, Str
 from acquisition.thompson import ParallelThompsonSampling
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, SamplePaths, checks
+from surrogates.callers import quote
 
 FEW_POINTS = 8  # chosen one by one
 SOME_POINTS = 50  # begun like that
@@ -248,12 +249,12 @@ def make_strategy(strategy: str | Strategy, sampler: Sampler | None = None) -> S
     if isinstance(strategy, type) or not isinstance(strategy, Strategy):
         raise TypeError(
             "`strategy` must be a name or an object with a method `generate(request)`, got"
-            f" {strategy!r}. Names are {', '.join(STRATEGIES)}."
+            f" {quote(strategy)}. Names are {', '.join(STRATEGIES)}."
         )
     if sampler is not None:
         raise ValueError(
-            f"`sampler` must be None with a strategy that is made, got both. Give {strategy!r} its"
-            " sampler when you make it."
+            f"`sampler` must be None with a strategy that is made, got both. Give {quote(strategy)}"
+            " its sampler when you make it."
         )
     return strategy
 

@@ -53,7 +53,8 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
             f"{path} could not be written: {error}. {remedy}, and repeat the call."
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # of a name that cannot be, or on a disk that is not there any more
+            temporary.unlink()
 
 
 def sync_folder(folder: Path) -> None:

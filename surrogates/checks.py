@@ -71,6 +71,15 @@ def positive_float(name: str, value: Any, remedy: str = "") -> float:
     return float(value)
 
 
+def path(name: str, value: Any, what: str) -> Path:
+    """Return ``value`` if it can be the path of ``what``, which need not be there."""
+    if not isinstance(value, str | os.PathLike) or isinstance(os.fspath(value), bytes):
+        raise TypeError(f"`{name}` must be {what}, got {type(value).__name__} {brief(value)}.")
+    if not os.fspath(value) or "\0" in os.fspath(value):
+        raise ValueError(f"`{name}` must be {what}, got {brief(value)}.")
+    return Path(value)
+
+
 def existing_file(name: str, value: str | os.PathLike[str]) -> Path:
     """Return ``value`` if it is the path of a file."""
     path = Path(value)

@@ -167,7 +167,7 @@ class Config(_Table):
         settings: dict[str, Any] = {
             "maximize": section.maximize,
             "objectives": section.objectives,
-            "outcome_constraints": section.outcome_constraints,
+            "outcome_constraints": section.outcome_constraints or None,
             "seed": section.seed,
             "path": None if section.path is None else self.place.path,
             "storage": section.storage,

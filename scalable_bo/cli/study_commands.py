@@ -531,11 +531,7 @@ def locate(place: str, name: str | None) -> Place:
 
 
 def folder_of(place: Place, remedy: str) -> Path:
-    """Return the folder of a study.
-
-    Raises:
-        ValueError: if it is in a database, with a remedy.
-    """
+    """Return the folder of a study, or raise ValueError with a remedy if it is in a database."""
     if place.is_database:
         raise ValueError(f"The study must be in a folder for this, got {place}. {remedy}")
     return Path(place.path)

@@ -133,7 +133,7 @@ class Evaluation:
         if not isinstance(given, Mapping):
             try:
                 values = [value] if isinstance(value, str | bytes) else list(value)
-            except TypeError:
+            except NO_NUMBER:
                 values = [value]
             if len(values) != len(outcomes) or isinstance(value, str):
                 if len(values) < 2 and math.isnan(_read_number(values, what)[0]):
@@ -144,8 +144,8 @@ class Evaluation:
                     " where an outcome was not measured."
                 )
             given = dict(zip(outcomes, values, strict=True))
-        if unknown := [name for name in given if name not in outcomes]:
-            (nearest,) = get_close_matches(str(unknown[0]), outcomes, 1, cutoff=0.0)
+        if unknown := [one for one in given if not isinstance(one, str) or one not in outcomes]:
+            (nearest,) = get_close_matches(quote(unknown[0]), outcomes, 1, cutoff=0.0)
             raise AnswerError(
                 f"{what} must be of the outcomes {wanted}, got {quote(unknown[0])}; the nearest is"
                 f" {nearest!r}. Correct the name, or leave it out."
@@ -484,14 +484,16 @@ def _read_number(value: Any, what: str) -> tuple[float, str | None]:
         AnswerError: if it holds several numbers.
         ValueError: if it holds one beyond those of a float.
     """
-    while isinstance(value, list | tuple) and len(value) == 1 and value[0] is not value:
-        (value,) = value
-    if isinstance(shape := getattr(value, "shape", None), tuple):
-        several = math.prod(shape) > 1
-    else:
-        is_text = isinstance(value, str | bytes | bytearray)
-        several = isinstance(value, Collection) and not is_text and len(value) > 0
+    outer: set[int] = set()  # the lists around it, one of which may be in it
     try:
+        while isinstance(value, list | tuple) and len(value) == 1 and id(value) not in outer:
+            outer.add(id(value))
+            (value,) = value
+        if isinstance(shape := getattr(value, "shape", None), tuple):
+            several = math.prod(shape) > 1
+        else:
+            is_text = isinstance(value, str | bytes | bytearray)
+            several = isinstance(value, Collection) and not is_text and len(value) > 0
         if several:
             raise TypeError
         number = to_float(value)

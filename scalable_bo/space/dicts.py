@@ -28,9 +28,10 @@ def read_dicts(
     for row, values in enumerate(points):
         given = set(values) if isinstance(values, Mapping) else set()
         if not always <= given - set(fixed_values) <= set(params):
+            names = [name if isinstance(name, str) else quote(name) for name in given]
             raise ValueError(
                 f"Each dict must have exactly the parameters {', '.join(params)}, got "
-                f"{', '.join(map(str, given)) or 'none'} in row {first_row + row}."
+                f"{', '.join(names) or 'none'} in row {first_row + row}."
             )
         for name, fixed in fixed_values.items():
             if values.get(name, fixed) != fixed:

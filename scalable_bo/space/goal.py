@@ -50,9 +50,9 @@ class Goal:
                 f" {quote(self.objectives)}. Try {{'cost': 'minimize', 'accuracy': 'maximize'}}."
             )
         for name, direction in self.objectives.items():
-            if direction not in DIRECTIONS:
+            if not isinstance(direction, str) or direction not in DIRECTIONS:
                 raise ValueError(
-                    f"`objectives[{name!r}]` must be 'minimize' or 'maximize', got"
+                    f"`objectives[{quote(name)}]` must be 'minimize' or 'maximize', got"
                     f" {quote(direction)}."
                 )
         if not isinstance(self.constraints, Mapping):
@@ -78,7 +78,7 @@ class Goal:
                     f"`maximize` must be True or False, got {quote(maximize)}. Of several"
                     " objectives, give `objectives`."
                 )
-            if constraints is None or constraints == {}:
+            if constraints is None or (isinstance(constraints, Mapping) and not constraints):
                 return None
             objectives = {ONLY: "maximize" if maximize else "minimize"}
         elif maximize is not None:
@@ -213,12 +213,11 @@ class Goal:
 def _limits(name: str, pair: Any) -> Limits:
     if isinstance(pair, Mapping) and pair and set(pair) <= set(LIMITS):
         pair = [pair.get(way) for way in LIMITS]
+    place = f"outcome_constraints[{quote(name)}]"
     if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
         raise TypeError(
-            f"`outcome_constraints[{name!r}]` must be a pair of limits, got {quote(pair)}. Try"
-            " `(None, 10.0)`."
+            f"`{place}` must be a pair of limits, got {quote(pair)}. Try `(None, 10.0)`."
         )
-    place = f"outcome_constraints[{name!r}]"
     low, high = (None if limit is None else finite(place, limit) for limit in pair)
     if low is None and high is None:
         raise ValueError(f"`{place}` must have a limit, got none.")

@@ -11,6 +11,7 @@ study's record and in JSON.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -60,8 +61,9 @@ class _Written:
         return found
 
     def number(self, value: Any) -> float:
-        """Return the number of a value; NaN for what is not a number."""
-        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+        """Return the number of a value; NaN for what is none, or beyond those of a float."""
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        return float(value) if is_number and abs(value) <= sys.float_info.max else math.nan
 
     def values(self: Any) -> Tensor:
         """Return the numbers of all values, finitely many, in their order."""
@@ -367,14 +369,17 @@ class Categorical(_Written):
     type: ClassVar[str] = "categorical"
 
     def __post_init__(self) -> None:
-        if hasattr(self.choices, "tolist"):  # an array
-            object.__setattr__(self, "choices", self.choices.tolist())
-        if isinstance(self.choices, str) or not isinstance(self.choices, Sequence):
+        given: Any = self.choices
+        try:
+            values = given.tolist() if hasattr(given, "tolist") else given
+            if isinstance(values, str) or not isinstance(values, Sequence):
+                raise TypeError("they have no order")
+            choices = tuple(getattr(one, "item", lambda one=one: one)() for one in values)
+        except Exception as error:  # also of an array without values, or of several for one
             raise TypeError(
-                f"`choices` must be a list of values, got {quote(self.choices)}. Use"
-                f" `Categorical([{quote(self.choices)}, ...])`."
-            )
-        choices = tuple(getattr(one, "item", lambda one=one: one)() for one in self.choices)
+                f"`choices` must be a list of values, got {quote(given)}. Use"
+                f" `Categorical([{quote(given)}, ...])`."
+            ) from error
         for choice in choices:
             if not isinstance(choice, Choice):
                 raise TypeError(

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scalable_bo.storage.sqlite import SQLiteStorage
-from surrogates.callers import quote
+from surrogates import checks
 
 if TYPE_CHECKING:
     from scalable_bo.storage.shared import SQLStorage
 
 
 class Place(NamedTuple):
-    """The place of a study.
+    """The place of a study: a folder, or the URL of a database and the study's ``name`` there."""
 
-    Attributes:
-        path: a folder, or the URL of a database.
-        name: of the study in the database; ``None`` in a folder.
-    """
-
-    path: str | os.PathLike[str]
+    path: Any
     name: str | None = None
 
     @property
     def is_database(self) -> bool:
         """Whether the study is in a database."""
-        return self.name is not None or "://" in str(self.path)
+        return self.name is not None or (isinstance(self.path, str) and "://" in self.path)
 
     def __str__(self) -> str:
         """Return the place in words, without what may be a password."""
@@ -35,16 +29,12 @@ class Place(NamedTuple):
 
     def open(self, must_exist: bool = False) -> SQLiteStorage | SQLStorage:
         """Return what keeps the study; raise NoStudyError if there must be one, and is none."""
-        path: Any = self.path
-        if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
-            raise TypeError(
-                f"`path` must be a folder, or the URL of a database, got {quote(path)}."
-            )
         if self.is_database:
             from scalable_bo.storage.shared import SQLStorage  # which needs an extra
 
-            return SQLStorage(str(path), self.name, must_exist=must_exist)
-        return SQLiteStorage(Path(path), must_exist)
+            return SQLStorage(self.path, self.name, must_exist=must_exist)
+        folder = checks.path("path", self.path, "a folder, or the URL of a database")
+        return SQLiteStorage(folder, must_exist)
 
     def look(self) -> SQLiteStorage | SQLStorage:
         """Return what there is now, which others may go on writing, or raise NoStudyError."""

@@ -121,14 +121,10 @@ class Outcomes:
         """
         if noise is not None:
             raise ValueError("`noise` must be None with several outcomes: it is inferred.")
-        if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__"):
-            raise TypeError(
-                "`values` must be a sequence with a dict or a tuple for each point, got"
-                f" {quote(values)}."
-            )
         if hasattr(values, "columns"):  # a DataFrame
             values = values.to_dict("records")
-        found = [Evaluation.of(id, one, names) for id, one in _labelled(values, ids)]
+        refusal = "`values` must be a sequence with a dict or a tuple for each point, got {}."
+        found = [Evaluation.of(id, one, names) for id, one in _labelled(values, ids, refusal)]
         unknown = (math.nan,) * len(names)
         rows = [(one.value, *one.further, *unknown)[: len(names)] for one in found]
         numbers = torch.tensor(rows, dtype=torch.float64, device="cpu").reshape(-1, len(names))
@@ -501,9 +497,14 @@ def keys(X: Tensor) -> list[bytes]:
     return [row.tobytes() for row in points]
 
 
-def _labelled(values: Any, ids: Sequence[int]) -> Iterator[tuple[int, Any]]:
-    """Return values with the ids of their points, which go on from the last if there are fewer."""
-    return zip(chain(ids, count(len(ids))), values, strict=False)
+def _labelled(values: Any, ids: Sequence[int], refusal: str) -> Iterator[tuple[int, Any]]:
+    """Return values with the ids of their points, which go on from the last, or raise a refusal."""
+    try:
+        if isinstance(values, str | bytes | Mapping):
+            raise TypeError("they are no values of points")
+        return zip(chain(ids, count(len(ids))), list(values), strict=False)
+    except Exception as error:  # also what their own code raises
+        raise TypeError(refusal.format(quote(values))) from error
 
 
 def _numbers(values: Any, argument: str, ids: Sequence[int]) -> tuple[Tensor, dict[int, str]]:
@@ -512,13 +513,10 @@ def _numbers(values: Any, argument: str, ids: Sequence[int]) -> tuple[Tensor, di
     try:
         numbers = as_float64(values)
     except NO_NUMBER as error:
-        is_one = isinstance(values, str | bytes) or getattr(values, "ndim", 1) == 0
-        if is_one or not (isinstance(values, Sequence) or hasattr(values, "__array__")):
-            raise TypeError(
-                f"`{argument}` must be numbers, got {quote(values)}. Use NaN for a failed"
-                " evaluation."
-            ) from error
-        found = [Evaluation.of(id, value) for id, value in _labelled(values, ids)]
+        refusal = f"`{argument}` must be numbers, got {{}}. Use NaN for a failed evaluation."
+        if not (isinstance(values, Sequence) or hasattr(values, "__array__")):
+            raise TypeError(refusal.format(quote(values))) from error
+        found = [Evaluation.of(id, value) for id, value in _labelled(values, ids, refusal)]
         numbers = torch.tensor([one.value for one in found], dtype=torch.float64, device="cpu")
         reasons = {k: one.reason for k, one in enumerate(found) if one.reason is not None}
     if numbers.ndim == 2 and numbers.shape[1] == 1:

@@ -24,6 +24,7 @@ from typing import Any
 from torch import Tensor
 
 from scalable_bo._packages import INSTALL, require
+from scalable_bo.space.plain_values import flag
 from scalable_bo.storage.log import Length, digest_of, pack, replay, unpack
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.storage import Ask, Contents, LoggedStorage, NoStudyError, Write
@@ -121,7 +122,7 @@ class SQLStorage(LoggedStorage):
         self._connection: Connection | None = None  # of the transaction under way
         weakref.finalize(self, self._engine.dispose)
         with self._reached():
-            if must_exist and study not in (names := self._names()):
+            if flag("must_exist", must_exist) and study not in (names := self._names()):
                 raise NoStudyError(
                     f"`name` must be that of a study in {self._url}, got {study!r}. There are"
                     f" {', '.join(names) or 'none'}."

@@ -100,10 +100,10 @@ class SQLiteStorage(LoggedStorage):
     def __init__(self, folder: Path, must_exist: bool = False) -> None:
         if must_exist:
             require_database(folder)
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"`path` must be a folder, got the file {folder}. Name another.")
         self._begin(folder)
         try:
+            if folder.exists() and not folder.is_dir():
+                raise ValueError(f"`path` must be a folder, got the file {folder}. Name another.")
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._held.lock = WriterLock(folder / "lock")
         except OSError as error:
@@ -484,7 +484,7 @@ def reading(folder: Path) -> Iterator[None]:
 
 def require_database(folder: Path) -> None:
     """Require that the folder holds a study."""
-    if not (folder / DATABASE).is_file():
+    if not os.path.isfile(folder / DATABASE):  # also where there is no such name
         raise NoStudyError(
             f"`folder` must hold a study, got {folder} without a {DATABASE}. Give the `path` of a"
             " `Study`."

@@ -30,6 +30,7 @@ from scalable_bo.report.snapshot import Snapshot, take_snapshot, to_frame
 from scalable_bo.space.cell_texts import apart
 from scalable_bo.space.constraints import CallableConstraint
 from scalable_bo.space.goal import ONLY, Goal
+from scalable_bo.space.plain_values import flag
 from scalable_bo.space.space import Space
 from scalable_bo.storage import shown
 from scalable_bo.storage.history import read_history
@@ -158,8 +159,7 @@ class Study:
         device: torch.device | str | None = None,
         shared: bool = False,
     ) -> None:
-        unlimited = outcome_constraints is None or outcome_constraints == {}
-        plain = isinstance(maximize, bool) and objectives is None and unlimited
+        plain = isinstance(maximize, bool) and objectives is None and outcome_constraints is None
         goal = None if plain else Goal.of(maximize, objectives, outcome_constraints)
         _check(seed, path, storage, name, solver, dtype, ask_seconds, goal)
         self._threads = None if threads is None else checks.positive_int("threads", threads)
@@ -712,7 +712,7 @@ class Study:
             retry=retry,
             vectorized=vectorized,
             callbacks=callbacks,
-            progress=progress,
+            progress=flag("progress", progress),
             asynchronous=asynchronous,
             seconds=seconds,
         )
@@ -805,9 +805,7 @@ class Study:
         """
         from scalable_bo.report.page import write_report  # which draws
 
-        if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"`path` must be the path of a page, got {quote(path)}.")
-        write_report(self.snapshot(), Path(path))
+        write_report(self.snapshot(), checks.path("path", path, "the path of a page"))
 
     def copy_to(self, path: str | os.PathLike[str], *, name: str | None = None) -> None:
         """Copy the study to another place, whole: its next ask is the same there.
@@ -941,8 +939,8 @@ def _check(
     goal: Goal | None,
 ) -> None:
     checks.integer("seed", seed, 0)
-    if path is not None and not isinstance(path, str | os.PathLike):
-        raise TypeError(f"`path` must be a folder or None, got {quote(path)}.")
+    if path is not None:
+        checks.path("path", path, "a folder or None")
     if path is not None and storage is not None:
         raise ValueError(f"`path` or `storage` must be given, not both, got {quote(path)}.")
     if storage is not None and not isinstance(storage, Storage | str):
@@ -952,13 +950,13 @@ def _check(
         )
     if isinstance(storage, str) != (name is not None):
         raise ValueError(
-            f"`name` must be given with the URL of a database, and only then, got {name!r}. Name"
-            " the study there: `storage=url, name='tuning'`."
+            f"`name` must be given with the URL of a database, and only then, got {quote(name)}."
+            " Name the study there: `storage=url, name='tuning'`."
         )
     if solver is not None and not isinstance(solver, Solver):
         raise TypeError(f"`solver` must be a Solver, got {quote(solver)}. Try `CG()`.")
-    if dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"`dtype` must be torch.float32 or torch.float64, got {dtype}.")
+    if dtype is not torch.float32 and dtype is not torch.float64:
+        raise TypeError(f"`dtype` must be torch.float32 or torch.float64, got {quote(dtype)}.")
     if ask_seconds is not None:
         checks.positive_float("ask_seconds", ask_seconds)
     if ask_seconds is not None and goal is not None:

@@ -3,6 +3,7 @@
 import decimal
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 from scalable_bo.serving.client import RemoteStudy
 from scalable_bo.serving.server import Server
+from scalable_bo.space.parameters import Categorical
 from scalable_bo.space.space import Float, Space
 from scalable_bo.study.study import Study
 
@@ -39,6 +41,8 @@ class Hostile:
 nested: list[Any] = []
 for _ in range(5000):
     nested = [nested]
+endless: list[Any] = [[]]
+endless[0].append(endless)
 WRONG = {
     "a list of bytes": [b"bytes"],
     "a list of None": [None],
@@ -55,6 +59,7 @@ WRONG = {
     "a surrogate": "a\udcff",
     "a kind": float,
     "nested": nested,
+    "lists that hold each other": endless,
     "hostile": Hostile(),
     "a list of hostile": [Hostile()],
 }
@@ -66,11 +71,37 @@ def made() -> Study:
     return study
 
 
+def several() -> Study:
+    study = Study(SPACE, objectives={"a": "maximize", "b": "minimize"}, num_initial=100)
+    study.ask(3)
+    return study
+
+
 CALLS: dict[str, Callable[[Any, RemoteStudy], object]] = {
     "`low`": lambda wrong, remote: Float(wrong, 1.0),
     "`log`": lambda wrong, remote: Float(1.0, 2.0, log=wrong),
     "`y`": lambda wrong, remote: Space(y=wrong),
     "`maximize`": lambda wrong, remote: Study(SPACE, maximize=wrong),
+    "`outcome_constraints`": lambda wrong, remote: Study(
+        SPACE, maximize=True, outcome_constraints=wrong
+    ),
+    "`outcome_constraints` one": lambda wrong, remote: Study(
+        SPACE, maximize=True, outcome_constraints={"w": wrong}
+    ),
+    "`objectives`": lambda wrong, remote: Study(SPACE, objectives=wrong),
+    "`objectives` one": lambda wrong, remote: Study(SPACE, objectives={"a": wrong}),
+    "`strategy`": lambda wrong, remote: Study(SPACE, maximize=True, strategy=wrong),
+    "`dtype`": lambda wrong, remote: Study(SPACE, maximize=True, dtype=wrong),
+    "`name` of a study": lambda wrong, remote: Study(SPACE, maximize=True, name=wrong),
+    "`choices`": lambda wrong, remote: Categorical(wrong),
+    "`progress`": lambda wrong, remote: made().optimize(float, rounds=1, batch=1, progress=wrong),
+    "`path`": lambda wrong, remote: Study(SPACE, maximize=True, path=wrong),
+    "`path` of report": lambda wrong, remote: made().report(wrong),
+    "`path` of copy_to": lambda wrong, remote: made().copy_to(wrong),
+    "`path` of open": lambda wrong, remote: Study.open(wrong),
+    "`x`": lambda wrong, remote: made().enqueue({"x": wrong}),
+    "`values` of several": lambda wrong, remote: several().tell([1], wrong),
+    "`y` of add_data": lambda wrong, remote: made().add_data([{"x": 0.5}], y=wrong),
     "`storage`": lambda wrong, remote: Study(SPACE, maximize=True, storage=wrong),
     "`objective`": lambda wrong, remote: made().optimize(wrong, rounds=1, batch=1),
     "`q`": lambda wrong, remote: made().ask(wrong),
@@ -95,8 +126,17 @@ CALLS: dict[str, Callable[[Any, RemoteStudy], object]] = {
         "http://127.0.0.1:9", token="x", patience=wrong
     ),
 }
-# What is right after all: a text, a variance that is not known, a long time, an unknown point
+# What is right after all: a text, a variance that is not known, a long time, an unknown point, a
+# value that says of an evaluation that it failed
 TAKEN = {
+    *((call, "a surrogate") for call in ("`path`", "`path` of report", "`path` of copy_to")),
+    *(
+        (call, kind)
+        for call in ("`values` of several", "`y` of add_data")
+        for kind in ("a list of bytes", "a list of None", "nested", "a list of hostile")
+    ),
+    ("`y` of add_data", "a table"),
+    ("`path` of open", "a surrogate"),
     *((call, "a surrogate") for call in ("`text`", "`why`", "`why` of correct", "`name`")),
     ("`objective`", "a kind"),
     ("`noise` of a server", "a list of None"),
@@ -122,17 +162,41 @@ def test_an_argument_of_a_wrong_kind_is_refused_by_its_name(
 ) -> None:
     if (call, kind) in TAKEN:
         pytest.skip("it is right")
-    if kind == "nested" and call in ("`noise` of a server", "`q` of a server"):
+    if kind in ("nested", "lists that hold each other") and call in (
+        "`noise` of a server",
+        "`q` of a server",
+    ):
         pytest.skip("JSON nests no deeper than Python")
     name = call.split("`")[1].removesuffix("s")
-    with pytest.raises((TypeError, ValueError), match=f"`.*{name}|`body`|no .*rows? |point 0"):
+    with pytest.raises((TypeError, ValueError), match=f"`.*{name}|`body`|no .*rows? |point [01]"):
         CALLS[call](WRONG[kind], remote)
 
 
 def test_a_list_that_holds_itself_is_no_value() -> None:
-    endless: list[Any] = []
-    endless.append(endless)
-    with pytest.raises(
-        ValueError, match=r"The value of point 1 must be one number, got \[\[...\]\]"
-    ):
-        made().tell([1], [endless])
+    itself: list[Any] = []
+    itself.append(itself)
+    for wrong in (itself, endless):
+        with pytest.raises(ValueError, match=r"The value of point 1 must be one number, got \[\["):
+            made().tell([1], [wrong])
+
+
+@pytest.mark.parametrize("wrong", ["", "a\0b", "x" * 5000], ids=["empty", "NUL", "long"])
+def test_a_path_that_cannot_be_is_refused_by_its_name(wrong: str) -> None:
+    makes = partial(Study, SPACE, maximize=True)
+    for use in (made().report, made().copy_to, Study.open, makes):
+        with pytest.raises(
+            (ValueError, OSError), match="`path` must be|could not be|`folder` must"
+        ):
+            use(path=wrong)
+
+
+def test_names_of_outcomes_and_parameters_may_be_shown_by_no_code_of_their_own() -> None:
+    class Name:
+        def __repr__(self) -> str:
+            raise RuntimeError("no repr")
+
+    for name in (Name(), pd.NA):
+        with pytest.raises(ValueError, match="must be of the outcomes a, b, got <"):
+            several().tell([1], [{"a": 1.0, name: 2.0}])
+        with pytest.raises(ValueError, match="must have exactly the parameters x, got <"):
+            made().enqueue({name: 0.5})
