@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -213,6 +214,22 @@ def test_no_point_of_a_finite_space_comes_twice_while_others_are_left(strategy: 
     assert len({tuple(trial.params.values()) for trial in study.trials}) == 6
     study.optimize(objective, n_trials=2)  # at random
     assert len(study.trials) == 8
+
+
+def test_trials_in_optunas_own_database_are_those_of_its_memory(tmp_path: Path) -> None:
+    asked = []
+    for storage in (optuna.storages.InMemoryStorage(), f"sqlite:///{tmp_path}/trials.db"):
+        for seed in (0, 1):  # the second goes on with the trials, as another process would
+            study = optuna.create_study(
+                storage=storage,
+                study_name="tuning",
+                load_if_exists=True,
+                sampler=ThompsonSampler(seed=seed, n_startup_trials=4),
+            )
+            study.optimize(lambda trial: (trial.suggest_float("x", 0.0, 1.0) - 0.3) ** 2, 4)
+        asked.append([trial.params["x"] for trial in study.trials])
+    assert len(set(asked[0])) == 8
+    assert asked[0] == asked[1]
 
 
 def test_the_surrogate_is_fitted_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
