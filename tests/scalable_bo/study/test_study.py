@@ -312,7 +312,7 @@ def test_bad_data_are_refused_whole(X: Any, y: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"path": 3}, TypeError, "`path` must be a folder or None, got 3"),
+        ({"path": 3}, TypeError, "`path` must be a folder or None, got int 3"),
         (
             {"storage": 3},
             TypeError,
