@@ -62,8 +62,8 @@ class RandomFeatures(Features):
     ) -> Self:
         """Draw the features of ``kernel``, isotropic or ARD, of all columns or its active ones.
 
-        Those that have features are in the table of the documentation, with sums, products and
-        ``ScaleKernel`` of them, and kernels that hand what they make of points to one of those.
+        The documentation has a table of the kernels with features. Sums, products and multiples of
+        them have features, too, and so has a kernel that transforms its inputs for one of them.
 
         Args:
             dim: d, the number of input columns.

@@ -81,7 +81,7 @@ from surrogates.operators.tanimoto import TanimotoKernel
 DEGREES_OF_FREEDOM = {"matern12": 1, "matern32": 3, "matern52": 5}
 
 Normal = Callable[[tuple[int, int], Tensor, torch.Generator], Tensor]
-# Of each part that is a kernel of what is made of its points, that kernel and its columns
+# Maps a part that transforms its points to the kernel inside it and to that kernel's columns
 Found = Mapping[Kernel, tuple[Kernel, Tensor]]
 
 

@@ -126,8 +126,8 @@ CALLS: dict[str, Callable[[Any, RemoteStudy], object]] = {
         "http://127.0.0.1:9", token="x", patience=wrong
     ),
 }
-# What is right after all: a text, a variance that is not known, a long time, an unknown point, a
-# value that says of an evaluation that it failed
+# Values that an argument accepts after all: a text, a variance that is not known, a long time, an
+# unknown point, and a value that marks an evaluation as failed
 TAKEN = {
     *((call, "a surrogate") for call in ("`path`", "`path` of report", "`path` of copy_to")),
     *(

@@ -234,7 +234,7 @@ def exact(gp: PathwiseGP, Z: Tensor) -> tuple[Tensor, Tensor]:
         expected = (
             mean(Z) + (cross.T @ torch.linalg.solve_triangular(root, misfit, upper=False))[:, 0]
         )
-        # Of a copy: GPyTorch evaluates some kernels otherwise between equal points
+        # One column more: GPyTorch evaluates some kernels differently if both arguments are equal
         return expected, k(Z, torch.cat([Z, Z[:1]])).to_dense()[:, : len(Z)] - cross.T @ cross
 
 

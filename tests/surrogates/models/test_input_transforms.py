@@ -26,7 +26,7 @@ from torch import Tensor
 from surrogates import CG, PathwiseGP, fit, gaussian_likelihood
 from tests import problems
 
-# Of BoTorch, about codes and points outside of the unit cube
+# BoTorch warns of codes and of points outside the unit cube
 pytestmark = pytest.mark.filterwarnings("ignore:Data .input features. is not")
 N = 60
 X = problems.uniform(N, 3)

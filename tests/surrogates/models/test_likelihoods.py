@@ -52,7 +52,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "SparseOutlierGaussianLikelihood": lambda: SparseOutlierGaussianLikelihood(
         gl.GaussianLikelihood(), dim=N
     ),
-    # Of a noise that a model finds by place
+    # The noise depends on the place, by a model of its own
     "_GaussianLikelihoodBase": lambda: gl.gaussian_likelihood._GaussianLikelihoodBase(
         HeteroskedasticNoise(SingleTaskGP(X, Y))
     ),
