@@ -260,7 +260,8 @@ def export(
     is removed if the file is added as data.
     """
     with refusals():
-        from scalable_bo.report.snapshot import read_snapshot, to_frame
+        from scalable_bo.report.snapshot import to_frame
+        from scalable_bo.study.answers import read_snapshot
 
         with _table(out, (".csv", ".xlsx", ".parquet")) as write:
             snapshot = read_snapshot(*locate(place, name))
@@ -280,7 +281,7 @@ def report(
     """Write a report on a study, one HTML page."""
     with refusals():
         from scalable_bo.report.page import write_report
-        from scalable_bo.report.snapshot import read_snapshot
+        from scalable_bo.study.answers import read_snapshot
 
         kept = locate(place, name)
         page = out or folder_of(kept, "Give `--out`.") / "report.html"
@@ -428,8 +429,8 @@ def describe_counts(study: Study) -> str:
 
 
 def _read_status(place: Place) -> dict[str, Any]:
-    from scalable_bo.report.snapshot import read_snapshot
     from scalable_bo.storage.rounds import Result
+    from scalable_bo.study.answers import read_snapshot
 
     snapshot = read_snapshot(*place)
     rows = snapshot.rows

@@ -4,33 +4,22 @@ or from where it is kept while it runs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from acquisition.strategies import make_strategy
-from scalable_bo.modelling.belief import QUICK_UP_TO, Belief, believe
-from scalable_bo.modelling.factory import MEAN_WEIGHTS, SurrogateFactory, mean_of
-from scalable_bo.modelling.fitting import fit_warped, is_for_few, randomness
-from scalable_bo.modelling.outcome_models import OutcomeModels
-from scalable_bo.modelling.training import FEWEST_VALUES, TrainingData
+from scalable_bo.modelling.belief import Belief
 from scalable_bo.space.cell_texts import apart
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
-from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint
-from scalable_bo.storage.places import Place
-from scalable_bo.storage.record import StudyRecord, describe_settings, read_goal
+from scalable_bo.storage.record import StudyRecord, describe_settings
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Rows
-from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.storage.storage import Ask, Source
 
 if TYPE_CHECKING:
@@ -138,118 +127,23 @@ class Snapshot:
         return rows[self.beliefs[0].recommend(self.rows.X[rows], self.rows.values[rows])]
 
 
-def read_snapshot(path: str | os.PathLike[str], name: str | None = None) -> Snapshot:
-    """Return what is stored of a study, which other processes may use; nothing there is run or
-    imported.
-
-    Args:
-        path: the folder that it is kept in, or the URL of a database.
-        name: of the study in a database.
-    Raises:
-        ValueError: if there is no study, or its parameters cannot be read.
-        OSError: if the database cannot be reached.
-        RuntimeError: if the database is damaged or of a newer version.
-    """
-    with closing(Place(path, name).look()) as storage:
-        settings = storage.load_settings()
-        assert settings is not None  # a database is made with them
-        space = Space.from_dict({**settings["space"], "constraints": []})
-        maximize = settings["direction"] == "maximize"
-        found = storage.load(space.dim)
-        checkpoint = None
-        if found.asks:
-            checkpoint = load_checkpoint(storage.checkpoints, found.asks[-1].number)
-    snapshot = Snapshot(
-        space,
-        maximize,
-        describe_settings(settings),
-        *(found.rows, found.asks, found.costs, found.sources),
-        find_beliefs=lambda: _stored_beliefs(snapshot, settings, checkpoint),
-        find_success=lambda: _stored_success(snapshot, settings),
-        name=name or Path(path).absolute().name,
-        goal=read_goal(settings),
-    )
-    return snapshot
-
-
-def _stored_success(snapshot: Snapshot, settings: Mapping[str, Any]) -> Belief | None:
-    """Return ``Snapshot.success`` by a fit."""
-    data = TrainingData.of_success(snapshot.rows, snapshot.space)
-    if data is None:
-        return None
-    dim = snapshot.space.encoded_dim
-    factory = SurrogateFactory.default(dim, torch.float64, torch.device("cpu"))
-    generator = randomness(settings["seed"], len(snapshot.asks) + 1)
-    return believe(snapshot.space, data, factory, generator)
-
-
-def _stored_beliefs(
-    snapshot: Snapshot, settings: Mapping[str, Any], checkpoint: Checkpoint | None
-) -> list[Belief]:
-    """Return ``Snapshot.beliefs`` by the hyperparameters of a checkpoint or, where no ask has been
-    by a surrogate and for several outcomes, by those of a fit.
-    """
-    space = snapshot.space
-    rows = snapshot.rows
-    asks = snapshot.asks
-    goal = snapshot.goal
-    n = len(rows.observed)
-    dtype = torch.float64 if checkpoint is None else checkpoint.tensors[MEAN_WEIGHTS].dtype
-    factory = SurrogateFactory.default(space.encoded_dim, dtype, torch.device("cpu"))
-    random = partial(randomness, settings["seed"])
-    if n < FEWEST_VALUES:
-        return []
-    if goal is not None:
-
-        def first(num_observed: int) -> list[TrainingData]:
-            ids = rows.observed[:num_observed] + rows.partly_told.tolist()
-            U = space.normalize(rows.X[ids])
-            return TrainingData.of_each(U, snapshot.outcomes[ids], goal.signs)
-
-        models, data, _ = OutcomeModels(factory, random).of(len(asks) + 1, n, asks, first)
-        return [Belief(space, *of) for of in zip(goal.signs, models, data, strict=True)]
-    sign = 1.0 if snapshot.maximize else -1.0
-    told = TrainingData.first(n, rows, space, snapshot.maximize)
-    if checkpoint is None:
-        if any(ask.refitted is not None for ask in asks):
-            return []
-        strategy = make_strategy(settings.get("strategy", "thompson"), None)
-        few = is_for_few(strategy, 1, n)
-        model, told = fit_warped(factory, told, random(0), few=few)
-        return [Belief(space, sign, factory.build(told, model), told)]
-    num_observed = asks[checkpoint.ask - 1].num_observed
-    before = TrainingData.first(num_observed, rows, space, snapshot.maximize)
-    restored = factory.restore(before, checkpoint)
-    if restored is None:
-        return []
-    told = told.on(restored[1].scale_name)
-    model = factory.build(told, restored[0])
-    mean = mean_of(factory, before, checkpoint) if n > QUICK_UP_TO else None
-    quick = None if mean is None else (lambda X: sign * mean(space.normalize(X)))
-    return [Belief(space, sign, model, told, quick)]
-
-
 def take_snapshot(
     space: Space,
     maximize: bool,
-    num_initial: int,
     record: StudyRecord,
-    factory: SurrogateFactory,
     find_beliefs: Callable[[], Sequence[Belief]],
     find_success: Callable[[], Belief | None],
+    name: str,
+    machinery: Mapping[str, str],
 ) -> Snapshot:
-    """Return a study as it stands."""
+    """Return a study as it stands.
+
+    Args:
+        machinery: settings of the computation, as text, beside what the study was made with.
+    """
     with record.lock:
         known = (record.copy_rows(), tuple(record.asks), dict(record.costs), tuple(record.sources))
-    solver = "chosen by the number of points" if factory.solver is None else repr(factory.solver)
-    settings = describe_settings(record.settings) | {
-        "initial values": str(num_initial),
-        "solver": solver,
-        "kernel": " ".join(str(factory.kernel).split()),
-        "computed in": f"{factory.dtype} on {factory.device}",
-    }
-    storage = record.storage
-    name = storage.folder.absolute().name if isinstance(storage, SQLiteStorage) else ""
+    settings = {**describe_settings(record.settings), **machinery}
     return Snapshot(
         space, maximize, settings, *known, find_beliefs, find_success, name, record.goal
     )

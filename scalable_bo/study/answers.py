@@ -1,19 +1,29 @@
-"""What a study says of its outcomes by its surrogates."""
+"""What a study says of its outcomes by its surrogates, while it runs or from where it is kept."""
 
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from acquisition.strategies import make_strategy
 from scalable_bo.modelling.belief import QUICK_UP_TO, Belief, believe
+from scalable_bo.modelling.factory import MEAN_WEIGHTS, SurrogateFactory
+from scalable_bo.modelling.fitting import is_for_few, randomness
 from scalable_bo.modelling.outcome_models import OutcomeModels
 from scalable_bo.modelling.training import FEWEST_VALUES
+from scalable_bo.report.snapshot import Snapshot, take_snapshot
 from scalable_bo.space.space import Space
+from scalable_bo.storage.checkpoints import load_checkpoint
+from scalable_bo.storage.places import Place
 from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import Result
 from scalable_bo.study.known import Known
@@ -197,3 +207,45 @@ class Answers:
         belief = Belief(self._space, sign, model, data, quick)
         self._kept = fitted, data.signed, belief
         return belief
+
+
+def read_snapshot(path: str | os.PathLike[str], name: str | None = None) -> Snapshot:
+    """Return what is stored of a study, which other processes may use; nothing there is run or
+    imported.
+
+    Args:
+        path: the folder that it is kept in, or the URL of a database.
+        name: of the study in a database.
+    Raises:
+        ValueError: if there is no study, or its parameters cannot be read.
+        OSError: if the database cannot be reached.
+        RuntimeError: if the database is damaged or of a newer version.
+    """
+    with closing(Place(path, name).look()) as storage:
+        settings = storage.load_settings()
+        assert settings is not None  # a database is made with them
+        space = Space.from_dict({**settings["space"], "constraints": []})
+        record = StudyRecord(storage, settings, space.names)
+        asks = record.asks
+        checkpoint = load_checkpoint(storage.checkpoints, asks[-1].number) if asks else None
+        record.close()
+    dtype = torch.float64 if checkpoint is None else checkpoint.tensors[MEAN_WEIGHTS].dtype
+    factory = SurrogateFactory.default(space.encoded_dim, dtype, torch.device("cpu"))
+    strategy = make_strategy(settings.get("strategy", "thompson"))
+    random = partial(randomness, settings["seed"])
+    kept = KeptSurrogate(factory, random, partial(is_for_few, strategy), None)
+    kept.checkpoint = checkpoint
+    maximize = settings["direction"] == "maximize"
+    models = OutcomeModels(factory, random)
+    answers = Answers(space, maximize, record, kept, models, threading.Lock())
+
+    def beliefs() -> list[Belief]:
+        if record.goal is None and any(ask.refitted is not None for ask in asks):
+            data = Known.of(space, record, maximize).data
+            # The kernel may be the user's own, which is not kept
+            if checkpoint is None or not kept.take(checkpoint, asks, data):
+                return []
+        return answers.beliefs()
+
+    about = name or Path(path).absolute().name
+    return take_snapshot(space, maximize, record, beliefs, answers.success, about, {})

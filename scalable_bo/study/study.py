@@ -783,15 +783,25 @@ class Study:
             wait: for the ask that runs, if one does; ``False`` for the study as it stands now.
         """
         self._record.refresh()
+        factory = self._factory
+        solver = factory.solver
+        machinery = {
+            "initial values": str(self.num_initial),
+            "solver": "chosen by the number of points" if solver is None else repr(solver),
+            "kernel": " ".join(str(factory.kernel).split()),
+            "computed in": f"{factory.dtype} on {factory.device}",
+        }
+        storage = self._record.storage
+        name = storage.folder.absolute().name if isinstance(storage, SQLiteStorage) else ""
         with nullcontext() if wait is False else self._asking:
             return take_snapshot(
                 self.space,
                 self.maximize,
-                self.num_initial,
                 self._record,
-                self._factory,
                 self._answers.beliefs,
                 self._answers.success,
+                name,
+                machinery,
             )
 
     def report(self, path: str | os.PathLike[str]) -> None:

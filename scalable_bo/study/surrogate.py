@@ -168,12 +168,8 @@ class KeptSurrogate:
         checkpoint = self._last_checkpoint(asks)
         if not solves and (checkpoint is None or checkpoint.ask < made[-1].number):
             return
-        if checkpoint is not None:
-            ask = asks[checkpoint.ask - 1]
-            restored = self.factory.restore(data(ask.num_observed), checkpoint)
-            if restored is not None:
-                self.hold(*restored, self.is_for_few(ask.num_points, ask.num_observed))
-                first = checkpoint.ask + 1
+        if checkpoint is not None and self.take(checkpoint, asks, data):
+            first = checkpoint.ask + 1
         for ask in made:
             if ask.number >= first:
                 generator = self.randomness(ask.number)
@@ -182,6 +178,23 @@ class KeptSurrogate:
                 model, told = self.make(told, bool(ask.refitted), few, generator)
                 model.paths(ask.num_points, generator=generator)
                 self.hold(model, told, few)
+
+    def take(
+        self, checkpoint: Checkpoint, asks: Sequence[Ask], data: Callable[[int], TrainingData]
+    ) -> bool:
+        """Take what is in a checkpoint for the surrogate of the last ask; return whether it is of a
+        kernel of the factory.
+
+        Args:
+            asks: those before.
+            data: returns the first values.
+        """
+        ask = asks[checkpoint.ask - 1]
+        restored = self.factory.restore(data(ask.num_observed), checkpoint)
+        if restored is None:
+            return False
+        self.hold(*restored, self.is_for_few(ask.num_points, ask.num_observed))
+        return True
 
     def mean_of_last_ask(
         self, asks: Sequence[Ask], data: Callable[[int], TrainingData]

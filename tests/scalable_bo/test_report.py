@@ -31,7 +31,7 @@ from matplotlib.image import imread
 from acquisition import ParallelThompsonSampling
 from scalable_bo.cli import main as cli
 from scalable_bo.report import page, svg, views
-from scalable_bo.report.snapshot import Snapshot, read_snapshot
+from scalable_bo.report.snapshot import Snapshot
 from scalable_bo.report.svg import draw, escape, ticks
 from scalable_bo.report.views import LARGEST, Axis
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
@@ -39,6 +39,7 @@ from scalable_bo.storage.record import describe_settings, make_settings
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes, Rows
 from scalable_bo.storage.storage import Ask, Source
+from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 from surrogates import CG
 

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from scalable_bo.cli.config import MAX_BYTES, read_config
 from scalable_bo.cli.results import read_results
-from scalable_bo.report.snapshot import read_snapshot
 from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.parameters import Categorical, Float, Int
 from scalable_bo.space.space import Space
 from scalable_bo.study import prediction
+from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 from surrogates.atomic import write_atomically
 from tests.scalable_bo.cli.test_main import call

@@ -11,10 +11,11 @@ import pandas as pd
 import pytest
 import torch
 
-from scalable_bo.report.snapshot import read_snapshot, to_frame
+from scalable_bo.report.snapshot import to_frame
 from scalable_bo.space.space import Categorical, Float, Space
 from scalable_bo.storage.repair import restore
 from scalable_bo.storage.sqlite import DATABASE, VERSION, DamagedError, SQLiteStorage, connect
+from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 
 SPACE = Space(x=Float(0.0, 1.0), kind=Categorical(["a", "b"]))

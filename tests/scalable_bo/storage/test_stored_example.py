@@ -21,10 +21,11 @@ import pytest
 import torch
 
 from acquisition import ParallelThompsonSampling
-from scalable_bo.report.snapshot import read_snapshot, to_frame
+from scalable_bo.report.snapshot import to_frame
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
 from scalable_bo.storage.legacy import read_texts
 from scalable_bo.storage.storage import MemoryStorage
+from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 from tests.scalable_bo.frames import timeless
 

@@ -23,13 +23,14 @@ import torch
 from safetensors.torch import save
 
 from acquisition import ParallelThompsonSampling
-from scalable_bo.report.snapshot import read_snapshot, to_frame
+from scalable_bo.report.snapshot import to_frame
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.storage.checkpoints import load_checkpoint, save_checkpoint
 from scalable_bo.storage.parquet import LONGEST_TEXT
 from scalable_bo.storage.repair import restore
 from scalable_bo.storage.shared import CheckpointTable
 from scalable_bo.storage.sqlite import CheckpointFolder, append, connect
+from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 from tests.scalable_bo.frames import timeless
 from tests.scalable_bo.storage.test_storage import checkpoint

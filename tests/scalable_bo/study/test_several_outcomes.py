@@ -22,11 +22,11 @@ from acquisition.outcomes import OutcomePaths, Scalarisations
 from scalable_bo.cli.config import read_config
 from scalable_bo.report import views
 from scalable_bo.report.page import render
-from scalable_bo.report.snapshot import read_snapshot
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage.rounds import Result
 from scalable_bo.storage.sqlite import SQLiteStorage
+from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.optimize import unmeasured
 from scalable_bo.study.study import Study
 from surrogates import PathwiseGP

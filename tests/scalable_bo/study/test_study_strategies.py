@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from acquisition import STRATEGIES, ParallelThompsonSampling, Request, Strategy
-from scalable_bo.report.snapshot import read_snapshot
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.study import surrogate
+from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 from tests.acquisition.random_points import RandomPoints
 
