@@ -136,9 +136,7 @@ class ParallelThompsonSampling:
         shared: make the batch in all processes of ``torch.distributed`` together: each draws its
             share of the paths, as ``PathwiseGP.paths(q, shared=True)`` has it, and maximises them
             alone. All have the same model, arguments and calls, and get the same batch. Any number
-            of them draws the same paths, but for rounding, which long ascents amplify; one, two,
-            four, eight and sixteen get the same batch, where a block solver draws them and the
-            processor's products of matrices round each column alike.
+            of them draws the same paths, but for rounding, which long ascents amplify.
         repeats: take maximisers as they are, also where they repeat a point of the batch, a pending
             or an evaluated one. For outcomes so noisy that evaluating a point again tells as much
             as evaluating one beside it.

@@ -239,8 +239,7 @@ class PathwiseGP(FreshGP):
                 one's share, about equally many. All processes have the same data and call this in
                 the same way. Iterative solvers share the rows of the data; each process then holds
                 all points and the weights of its own paths, which it evaluates alone. Any number of
-                processes draws the same paths, but for rounding; one, two, four, eight and sixteen,
-                by block solvers, to the last bit.
+                processes draws the same paths, but for rounding.
             callback: receives the solve's :class:`Progress`.
 
         Returns:

@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.operators.tiles import FUNCTIONS_TOGETHER
 
 DEFAULT_TIMEOUT = 300.0  # seconds
 # Gloo's threads need the interpreter to free the last messages, and abort a process whose
@@ -89,13 +88,11 @@ def own_rows(n: int, group: dist.ProcessGroup | None = None) -> slice:
     """Return the rows of n that are this process's, where all get equally many, or one more."""
     checks.positive_int("n", n)
     rank, size = place(group)
-    return slice(rank * n // size, (rank + 1) * n // size)
+    return share(n, rank, size)
 
 
 def shares(name: str, number: int) -> slice:
-    """Return this process's share of ``number`` paths, of which every one is to have some: about
-    equally many, and a multiple of ``FUNCTIONS_TOGETHER`` where that is a third of a share or less,
-    since products of matrices of other widths may round differently.
+    """Return this process's share of ``number`` paths, of which every process is to have some.
 
     Raises:
         ValueError: if there are fewer than processes; ``name`` says of what.
@@ -110,12 +107,10 @@ def shares(name: str, number: int) -> slice:
 
 
 def share(number: int, rank: int, size: int) -> slice:
-    """Return the share of process ``rank`` of ``size`` in ``number`` paths, as ``shares``."""
-    groups = -(-number // FUNCTIONS_TOGETHER)
-    if groups < 3 * size:
-        return slice(rank * number // size, (rank + 1) * number // size)
-    first = rank * groups // size * FUNCTIONS_TOGETHER
-    return slice(first, min(number, (rank + 1) * groups // size * FUNCTIONS_TOGETHER))
+    """Return the share of process ``rank`` of ``size`` in ``number`` rows or paths: equally many
+    for each, or one more.
+    """
+    return slice(rank * number // size, (rank + 1) * number // size)
 
 
 def bytes_of_first(message: bytes | None, group: dist.ProcessGroup | None = None) -> bytes | None:

@@ -23,7 +23,7 @@ from surrogates.operators.kernel_matrix import (
 )
 from surrogates.operators.tiles import KernelTiles
 from surrogates.systems.kernel import KernelSystem
-from surrogates.systems.shared_rows import SharedRows, summed
+from surrogates.systems.shared_rows import SharedRows
 
 
 class Divided(Tiled):
@@ -206,21 +206,12 @@ class DistributedKernelSystem(KernelSystem):
     def _part_of_rows_matmul(self, index: Tensor, W: Tensor, minus: Tensor | None) -> Tensor:
         self.entries += len(index) * self.n
         points, _ = self._gather(index)
-        return summed(self._of_part(part, index, points, W, minus) for part in self.rows.parts())
-
-    def _of_part(
-        self, part: slice, index: Tensor, points: Tensor, W: Tensor, minus: Tensor | None
-    ) -> Tensor:
-        """Return what the rows ``part`` of this process contribute to (H W − minus)[index]."""
-        X = self.kernel.tiles.X1[part].to(self.dtype)
-        own = W[part].to(self.dtype)
+        own = W.to(self.dtype)
+        X = self.kernel.tiles.X1.to(self.dtype)
         product = Tiled(KernelTiles.of(self.gpytorch_kernel, points, X), False) @ own
         positions, rows = self.rows.owned(index)
-        inside = (rows >= part.start) & (rows < part.stop)
-        positions = positions[inside]
-        rows = rows[inside]
         noise = self.noise_column
-        own = own[rows - part.start].mul_(noise[rows] if noise.ndim == 2 else noise)
+        own = own[rows].mul_(noise[rows] if noise.ndim == 2 else noise)
         own.add_(product[positions])
         product[positions] = own if minus is None else own.sub_(minus[rows])
         return product

@@ -4,7 +4,7 @@ the few ways in which they move.
 Notation: process r of p holds n_r consecutive ones of n rows.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
 from itertools import pairwise
@@ -16,11 +16,8 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.systems.processes import Send, contact, place, share
-from surrogates.systems.system import ORDERED_SIZES, Rows
+from surrogates.systems.system import Rows
 
-# Parts of all rows, within which and over which sums are taken in one order, however the rows are
-# shared: one process, two, four, eight and sixteen get the same to the last bit
-NUM_PARTS = 16
 CHUNK_BYTES = 2**26  # of rows on their way to all processes; two chunks are held at a time
 ROWS_PER_STREAM = 4096  # that have a stream of random numbers of their own
 
@@ -37,8 +34,7 @@ class SharedRows(Rows):
         counts: the number of rows in each process.
         start: the first row of this one.
         bytes_moved: sent so far, and as many received, on average over the processes: (p − 1)/p of
-            what goes from or to one process, twice that of a sum that all receive; of a sum in a
-            fixed order for one process (p + 1)/p times as much.
+            what goes from or to one process, twice that of a sum that all receive.
     """
 
     is_shared = True
@@ -80,16 +76,12 @@ class SharedRows(Rows):
         return self.max((~mask).any(0).to(torch.uint8)) == 0
 
     def sum(self, part: Tensor) -> Tensor:
-        if self.size not in ORDERED_SIZES:
-            return self._reduce(part, dist.ReduceOp.SUM)
-        return self._ordered_sum(part, range(self.size))
+        return self._reduce(part, dist.ReduceOp.SUM)
 
     def max(self, part: Tensor) -> Tensor:
         return self._reduce(part, dist.ReduceOp.MAX)
 
     def sum_for(self, rank: int, part: Tensor) -> Tensor:
-        if self.size in ORDERED_SIZES:
-            return self._ordered_sum(part, (rank,))
         if self.size > 1:
             part = part.contiguous()
             with self._contact(part) as send:
@@ -102,16 +94,9 @@ class SharedRows(Rows):
                 send(dist.broadcast, value, group_src=rank).wait()
         return value
 
-    def parts(self) -> list[slice]:
-        """Return this process's rows in the parts of all n rows, at most ``NUM_PARTS``."""
-        ends = {number * self.n // NUM_PARTS for number in range(NUM_PARTS + 1)}
-        stop = self.start + self.num_held
-        own = sorted({self.start, stop} | {end for end in ends if self.start < end < stop})
-        return [slice(a - self.start, b - self.start) for a, b in pairwise(own)]
-
     def product(self, A: Tensor, B: Tensor) -> Tensor:
         """Return Aᵀ B, (k, s), for this process's rows of A (n, k) and B (n, s)."""
-        return self.sum(summed(A[part].T @ B[part] for part in self.parts()))
+        return self.sum(A.T @ B)
 
     def owned(self, index: Tensor) -> tuple[Tensor, Tensor]:
         own = index - self.start
@@ -237,24 +222,6 @@ class SharedRows(Rows):
             out[low - self.start : high - self.start] = rows[low - first : high - first]
         return out
 
-    def _ordered_sum(self, part: Tensor, ranks: Sequence[int]) -> Tensor:
-        """Return the sum of the processes' parts to those of ``ranks``: in pairs of processes, of
-        their sums in pairs, and so on. Each sums a slice of the numbers, and sends it on.
-        """
-        length = -(-part.numel() // self.size)
-        message = torch.nn.functional.pad(part.flatten(), (0, self.size * length - part.numel()))
-        coming = torch.empty_like(message)
-        with self._contact(message) as send:
-            send(dist.all_to_all_single, coming, message).wait()
-        own = summed(coming.view(self.size, length))
-        sent = [length if rank in ranks else 0 for rank in range(self.size)]
-        received = [length if self.rank in ranks else 0] * self.size
-        message = own.repeat(len(ranks))
-        whole = own.new_empty(sum(received))
-        with self._contact(message) as send:
-            send(dist.all_to_all_single, whole, message, received, sent).wait()
-        return whole[: part.numel()].view_as(part) if len(whole) else part
-
     def _reduce(self, part: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
         if self.size > 1:
             part = part.contiguous()
@@ -271,20 +238,3 @@ class SharedRows(Rows):
             )
         with contact(self.rank, self.size, self.group) as send:
             yield send
-
-
-def summed(parts: Iterable[Tensor]) -> Tensor:
-    """Return the sum of the parts in pairs, of their sums in pairs, and so on: of half of 2ᵏ parts,
-    what the whole sum has of it.
-    """
-    sums: list[tuple[int, Tensor]] = []  # of 2ᵏ parts each, and k, of which no two are equal
-    for part in parts:
-        level = 0
-        while sums and sums[-1][0] == level:
-            part = sums.pop()[1].add_(part)
-            level += 1
-        sums.append((level, part))
-    total = sums.pop()[1]
-    while sums:
-        total = sums.pop()[1].add_(total)
-    return total

@@ -16,10 +16,6 @@ from surrogates import checks
 
 Apply = Callable[[Tensor], Tensor]
 
-# Numbers of processes whose sums are taken in pairs, as those over the parts of all rows are; of
-# two there is no other order
-ORDERED_SIZES = (4, 8, 16)
-
 
 class Rows:
     """n rows, all of them in this process.

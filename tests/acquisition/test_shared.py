@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from surrogates.operators import linalg
 from tests.acquisition import shared_batches
 from tests.acquisition.shared_batches import BOUNDS, Q
 from tests.surrogates import shared_rows
@@ -64,20 +63,19 @@ def test_a_search_by_two_precisions_is_shared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_long_ascents_of_several_processes_end_where_those_of_one_do(
+def test_most_long_ascents_of_several_processes_end_where_those_of_one_do(
     size: int, far: Results, tmp_path: Path
 ) -> None:
     parts = shared_rows.results(shared_batches.ascend_far, size, tmp_path)
     weights = torch.cat([part["weights"] for part in parts], dim=1)
     assert weights.dtype == torch.float32
-    torch.testing.assert_close(weights, far["weights"], rtol=1e-3, atol=1e-4)
-    A, B = torch.rand(2, 512, 64)
-    if not torch.equal(linalg.matmul(A, B.T)[:, :16], linalg.matmul(A, B[:16].T)):
-        pytest.skip("products are rounded by how many columns they have on this processor")
-    # To the last bit: were it 1e-7 off, a path might end anywhere
-    assert (weights == far["weights"]).all(0).double().mean() > 0.9
+    scale = far["weights"].abs().max().item()
+    torch.testing.assert_close(weights, far["weights"], rtol=0, atol=1e-3 * scale)
     for part in parts:
-        assert (part["batch"] == far["batch"]).all(1).double().mean() > 0.9
+        assert torch.equal(part["batch"], parts[0]["batch"])
+        # Rounding moves an unfinished ascent, and leads one now and then to another maximum
+        distance = (part["batch"] - far["batch"]).abs().amax(1)
+        assert (distance <= 0.05).double().mean() > 0.9
 
 
 def test_paths_of_one_process_are_the_posterior_that_others_draw() -> None:
