@@ -94,26 +94,18 @@ def league(folders: Sequence[str]) -> Rows:
         ).values()
         for division in divisions(list(records)):
             found = standings(division)
-            count = max(one.num_problems for one in found)
+            count = int(found["num_problems"].max())
             runs = f"{count} problem{'s' * (count > 1)}, "
             kind = "mixed parameters, " if folder == "_mixed" else ""
             title = division.title.replace(" evaluations", "").replace("in batches of ", "by ")
             title = title.replace(" of the interquartile range", "")
-            columns[runs + kind + title] = {one.optimiser: one for one in found}
+            columns[runs + kind + title] = {
+                one.optimiser: f"{one.mean_rank:.2f}, {one.seconds_ask:.2g} s"
+                for one in found.itertuples()
+            }
     names = dict.fromkeys(name for column in columns.values() for name in column)
-    rows = [["optimiser", *columns]]
-    for name in names:
-        ranked = [column.get(name) for column in columns.values()]
-        rows.append(
-            [
-                name,
-                *(
-                    "–" if one is None else f"{one.mean_rank:.2f}, {one.seconds_ask:.2g} s"
-                    for one in ranked
-                ),
-            ]
-        )
-    return rows
+    rows = [[name, *(column.get(name, "–") for column in columns.values())] for name in names]
+    return [["optimiser", *columns], *rows]
 
 
 def failing() -> Rows:

@@ -89,16 +89,15 @@ class LeagueCommand(Benchmark):
 
 def print_standings(records: list[Record]) -> None:
     """Print how the optimisers of each division did."""
-    from benchmarks.league.league_tables import standing_row
-    from benchmarks.league.standings import divisions, standings
+    from benchmarks.league.league_tables import standing_rows
+    from benchmarks.league.standings import divisions
 
     numbers = (
         *("rank", "prob-\nlems", "≤ 1.2\n× best", "< 1/3\nof it", "behind\nSobol"),
         *("cpu s\nan ask", "MiB"),
     )
     for division in divisions(records):
-        rows = map(standing_row, standings(division))
-        print_table(division.title, ("optimiser",), numbers, rows)
+        print_table(division.title, ("optimiser",), numbers, standing_rows(division))
 
 
 def draw_complete(records: list[Record], path: Path) -> None:
@@ -107,7 +106,7 @@ def draw_complete(records: list[Record], path: Path) -> None:
     from benchmarks.league.standings import divisions
 
     whole = [record for record in records if record["complete"]]
-    if any(division.medians for division in divisions(whole)):
+    if any(division.optimisers for division in divisions(whole)):
         plot_optimisers(whole, path)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from acquisition.strategies import STRATEGIES
 from benchmarks.league.registry import PEERS
-from benchmarks.league.standings import Division, divisions, mean_ranks
+from benchmarks.league.standings import divisions
 from scalable_bo.experiments.plots import COLOURS, GREY, Line, LinePanel, draw_panels
 from scalable_bo.experiments.records import Record
 
@@ -29,7 +31,7 @@ def plot_optimisers(records: Sequence[Record], path: Path) -> None:
     Raises:
         ValueError: if there is none by a seed that all optimisers of a problem have.
     """
-    found = [division for division in divisions(records) if division.medians]
+    found = [division for division in divisions(records) if division.optimisers]
     if not found:
         raise ValueError(
             "`records` must hold at least one complete run, and one by the same seed of all"
@@ -39,30 +41,23 @@ def plot_optimisers(records: Sequence[Record], path: Path) -> None:
     panels = []
     for division in found:
         steps = [*range(division.q, division.budget, division.q), division.budget]
-        partial = _partial(division)
+        mean_ranks = pd.DataFrame({step: division.ranks(step).mean() for step in steps})
+        medians = division.medians()
+        counts = medians.count()
+        partial = counts[counts < len(medians)]
         lines = []
-        for name, ranks in mean_ranks(division, steps).items():
+        for name in division.optimisers:
             ours = name in STRATEGIES
             linestyle = ":" if name in partial else "-" if ours else "--"
             style = {"color": optimiser_colours()[name], "linestyle": linestyle, "label": name}
-            lines.append(Line(ranks, steps, style=style | {"linewidth": 2.5 if ours else 1.5}))
+            width = {"linewidth": 2.5 if ours else 1.5}
+            lines.append(Line(mean_ranks.loc[name].tolist(), steps, style=style | width))
         notes = [f"dotted: {name}, on {count}" for name, count in partial.items()]
-        below = ["evaluations", f"ranks on {len(division.medians)} problems", *notes]
+        below = ["evaluations", f"ranks on {len(medians)} problems", *notes]
         labels = {"xlabel": "\n".join(below), "ylabel": "mean rank of the median regret"}
         labels["title"] = division.title
         panels.append(LinePanel(lines, labels | {"ylim": (most + 0.5, 0.5)}))
     draw_panels([panels], path)
-
-
-def _partial(division: Division) -> dict[str, int]:
-    """Return how many problems an optimiser stands on, of those that do not stand on all: their
-    ranks are among fewer problems than those of the others.
-    """
-    counts = {
-        name: sum(name in medians for medians in division.medians.values())
-        for name in division.optimisers
-    }
-    return {name: count for name, count in counts.items() if count < len(division.medians)}
 
 
 def optimiser_colours() -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.league.standings import Division, Standing, divisions, standings
+from benchmarks.league.standings import Division, divisions, standings
 from scalable_bo.experiments.formats import markdown
 from scalable_bo.experiments.markdown_tables import TableKind
 from scalable_bo.experiments.records import Record
@@ -28,7 +28,7 @@ def league_table(records: Sequence[Record]) -> str:
         " range share one. Peers are what is not ours, Sobol points aside.",
     ]
     for division in divisions(records):
-        rows = [list(HEADINGS), *(standing_row(one) for one in standings(division))]
+        rows = [list(HEADINGS), *standing_rows(division)]
         text += ["", f"## {division.title}", "", *markdown(rows), "", *_medians(division)]
         if division.apart:
             text += ["", f"Left out, as no seed is common to all: {', '.join(division.apart)}."]
@@ -37,35 +37,25 @@ def league_table(records: Sequence[Record]) -> str:
     return "\n".join(text) + "\n"
 
 
-def standing_row(standing: Standing) -> list[str]:
-    """Return the cells of a row, in the order of their headings."""
-    return [
-        standing.optimiser,
-        f"{standing.mean_rank:.2f}",
-        str(standing.num_problems),
-        str(standing.kept_up),
-        str(standing.far_ahead),
-        str(standing.behind_sobol),
-        f"{standing.seconds_ask:.2g}",
-        f"{standing.peak_bytes / 2**20:.0f}",
-    ]
+def standing_rows(division: Division) -> list[list[str]]:
+    """Return the cells of the standings, in the order of their headings."""
+    table = standings(division)
+    table["mean_rank"] = table["mean_rank"].map("{:.2f}".format)
+    table["seconds_ask"] = table["seconds_ask"].map("{:.2g}".format)
+    table["peak_bytes"] = (table["peak_bytes"] / 2**20).map("{:.0f}".format)
+    rows: list[list[str]] = table.astype(str).to_numpy().tolist()
+    return rows
 
 
 def _medians(division: Division) -> list[str]:
-    """Return a row a problem; the best median is bold."""
-    names = division.optimisers
-    rows = [["problem", "seeds", *names]]
-    for problem, medians in division.medians.items():
-        best = min(medians.values())
-        cells = [_cell(medians.get(name), best) for name in names]
-        rows.append([problem, str(division.num_seeds(problem)), *cells])
+    """Return a row for each problem; the best median is bold."""
+    seeds = division.runs.groupby("problem")["seed"].nunique()
+    rows = [["problem", "seeds", *division.optimisers]]
+    for problem, medians in division.medians()[division.optimisers].iterrows():
+        cells = medians.map("{:.3g}".format, na_action="ignore").fillna("–")
+        cells[medians == medians.min()] = "**" + cells[medians == medians.min()] + "**"
+        rows.append([str(problem), str(seeds[problem]), *cells])
     return markdown(rows)
-
-
-def _cell(median: float | None, best: float) -> str:
-    if median is None:
-        return "–"
-    return f"**{median:.3g}**" if median == best else f"{median:.3g}"
 
 
 LEAGUE = TableKind("optimisers", "optimisers_*.json", ("optimisers",), league_table)

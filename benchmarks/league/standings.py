@@ -5,19 +5,13 @@ up with its best peer.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.stats import rankdata
+import pandas as pd
 
 from acquisition.strategies import STRATEGIES
 from scalable_bo.experiments.records import Record
-
-# Of a problem's range: regrets below are as good as none
-SOLVED = 1e-4
-KEPT_UP = 1.2  # times the best peer's regret
-FAR_AHEAD = 1.0 / 3.0
 
 
 @dataclass(frozen=True)
@@ -26,21 +20,19 @@ class Division:
     seeds that all its optimisers have.
 
     Attributes:
-        medians: the regrets' medians over seeds, by problem and optimiser.
+        runs: a row for each, with what its record and the settings of this hold.
         zeros: by problem, what is taken off a run's regrets: 0 but where the optimum is not known,
             and the best value of all runs stands for it.
         solved: by problem, the regret below which it counts as solved.
-        records: behind them.
         apart: the problems whose optimisers share no seed, which are left out.
     """
 
     budget: int
     q: int
     noise: float
-    medians: dict[str, dict[str, float]]
-    zeros: dict[str, float]
-    solved: dict[str, float]
-    records: Sequence[Record]
+    runs: pd.DataFrame
+    zeros: pd.Series
+    solved: pd.Series
     apart: tuple[str, ...] = ()
 
     @property
@@ -51,171 +43,95 @@ class Division:
         return f"{self.budget} evaluations {batches}{noise}"
 
     @property
-    def optimisers(self) -> tuple[str, ...]:
+    def optimisers(self) -> list[str]:
         """Those that have runs here, in the order of their first appearance."""
-        return tuple(dict.fromkeys(r["settings"]["optimiser"] for r in self.records))
+        return list(self.runs["optimiser"].unique())
 
-    def num_seeds(self, problem: str) -> int:
-        """Return how many runs are behind each median of a problem."""
-        own = [record["settings"] for record in self.records]
-        return len({settings["seed"] for settings in own if settings["problem"] == problem})
+    def medians(self, num_evaluations: int | None = None) -> pd.DataFrame:
+        """Return medians over seeds of regrets without noise, a row for each problem and a column
+        for each optimiser: of the points that the runs recommend, or of the best observed ones
+        after so many evaluations.
+        """
+        if num_evaluations is None:
+            regrets = self.runs["regret_recommended"].astype(float).fillna(math.inf)
+        else:
+            regrets = self.runs["trace"].map(lambda trace: regret_after(trace, num_evaluations))
+        table = self.runs.assign(own=regrets).pivot_table("own", "problem", "optimiser", "median")
+        return table.sub(self.zeros[table.index], axis=0)
+
+    def ranks(self, num_evaluations: int | None = None) -> pd.DataFrame:
+        """Return the ranks of these medians within each problem, 1 of the smallest; all below what
+        counts as solved share one.
+        """
+        medians = self.medians(num_evaluations)
+        return medians.clip(lower=self.solved[medians.index], axis=0).rank(axis=1)
 
 
-@dataclass(frozen=True)
-class Standing:
-    """How an optimiser did in a division.
+def divisions(records: Sequence[Record], solved: float = 1e-4) -> list[Division]:
+    """Return the divisions of complete records, the smallest budgets and batches first.
 
-    Attributes:
-        mean_rank: over problems, 1 the best; ties share a rank.
-        num_problems: that it ran on.
-        kept_up: of these, how often its median regret was at most 1.2 times that of the best peer,
-            or the problem was solved. Peers are all that is not ours, but for itself and Sobol
-            points.
-        far_ahead: how often it was below a third of it.
-        behind_sobol: how often it was worse than Sobol points.
-        seconds_ask: processor seconds: median over runs of the median ask.
-        peak_bytes: the largest peak of a run, the process's own included.
+    Args:
+        records: of optimisers.
+        solved: the share of a problem's range that a regret must exceed to count.
     """
-
-    optimiser: str
-    mean_rank: float
-    num_problems: int
-    kept_up: int
-    far_ahead: int
-    behind_sobol: int
-    seconds_ask: float
-    peak_bytes: int
-
-
-def divisions(records: Sequence[Record]) -> list[Division]:
-    """Return the divisions of complete records, the smallest budgets and batches first."""
-    groups: dict[tuple[float, int, int], list[Record]] = {}
-    for record in records:
-        settings = record["settings"]
-        key = (settings["noise"], settings["budget"], settings["q"])
-        groups.setdefault(key, []).append(record)
-    problems = {record["settings"]["problem"] for record in records}
-    scales = {name: _scale([r for r in records if _who(r)[0] == name]) for name in problems}
-    zeros = {name: zero for name, (zero, _) in scales.items()}
-    solved = {name: SOLVED * spread for name, (_, spread) in scales.items()}
+    if not records:
+        return []
+    runs = pd.DataFrame([record["settings"] | record for record in records])
+    scales = pd.DataFrame({problem: _scale(own) for problem, own in runs.groupby("problem")})
+    zeros, ranges = scales.iloc[0], scales.iloc[1]
     found = []
-    for (noise, budget, q), group in sorted(groups.items()):
-        compared = _of_common_seeds(group)
-        medians = _medians(compared, zeros)
-        apart = {record["settings"]["problem"] for record in group} - set(medians)
+    for (noise, budget, q), group in runs.groupby(["noise", "budget", "q"]):
+        all_of_a_problem = group.groupby("problem")["optimiser"].transform("nunique")
+        by_this_seed = group.groupby(["problem", "seed"])["optimiser"].transform("nunique")
+        compared = group[by_this_seed == all_of_a_problem]
+        apart = sorted({*group["problem"]} - {*compared["problem"]})
         found.append(
-            Division(budget, q, noise, medians, zeros, solved, compared, tuple(sorted(apart)))
+            Division(int(budget), int(q), noise, compared, zeros, solved * ranges, tuple(apart))
         )
     return found
 
 
-def _of_common_seeds(records: list[Record]) -> list[Record]:
-    """Return the runs by seeds that all optimisers of the same problem have."""
-    seeds: dict[str, dict[str, set[int]]] = {}
-    for record in records:
-        problem, optimiser = _who(record)
-        own = seeds.setdefault(problem, {}).setdefault(optimiser, set())
-        own.add(record["settings"]["seed"])
-    common = {problem: set.intersection(*own.values()) for problem, own in seeds.items()}
-    return [r for r in records if r["settings"]["seed"] in common[r["settings"]["problem"]]]
-
-
-def _scale(records: list[Record]) -> tuple[float, float]:
+def _scale(runs: pd.DataFrame) -> tuple[float, float]:
     """Return the zero of a problem's regrets, and its range: of the points that fill it, or of what
     was found where its optimum is not known.
     """
-    if all(record["optimum"] is not None for record in records):
-        return 0.0, min(record["range"] for record in records)
-    values = [regret for record in records for _, regret in record["trace"]]
+    if runs["optimum"].notna().all():
+        return 0.0, runs["range"].min()
+    values = [regret for trace in runs["trace"] for _, regret in trace]
     return min(values), max(values) - min(values)
 
 
-def _medians(records: list[Record], zeros: dict[str, float]) -> dict[str, dict[str, float]]:
-    by_run: dict[tuple[str, str], list[float]] = {}
-    for record in records:
-        by_run.setdefault(_who(record), []).append(final_regret(record))
-    medians: dict[str, dict[str, float]] = {}
-    for (problem, optimiser), regrets in sorted(by_run.items()):
-        medians.setdefault(problem, {})[optimiser] = statistics.median(regrets) - zeros[problem]
-    return medians
+def standings(division: Division, near: float = 1.2, far: float = 1.0 / 3.0) -> pd.DataFrame:
+    """Return how the optimisers did, a row for each, the best mean rank first.
+
+    Its columns are ``optimiser``; ``mean_rank`` over the ``num_problems`` that it ran on;
+    ``kept_up``, on how many of these its median regret was at most ``near`` times that of the best
+    peer, or the problem was solved; ``far_ahead``, on how many it was below ``far`` times it;
+    ``behind_sobol``, on how many it was worse than Sobol points; ``seconds_ask``, processor
+    seconds: the median over runs of the median ask; and ``peak_bytes``, the largest peak of a run,
+    the process's own included. Peers are all that is not ours, but for itself and Sobol points.
+    """
+    medians = division.medians()
+    solved = division.solved[medians.index]
+    others = medians.columns.difference([*STRATEGIES, "sobol"])
+    peers = {name: medians[others.difference([name])].min(axis=1) for name in medians}
+    peer = pd.DataFrame(peers, medians.index).fillna(math.inf)
+    sobol = medians.reindex(columns=["sobol"]).fillna(math.inf)["sobol"].clip(lower=solved)
+    runs = division.runs.groupby("optimiser")
+    columns = {
+        "mean_rank": division.ranks().mean(),
+        "num_problems": medians.count(),
+        "kept_up": medians.le((near * peer).clip(lower=solved, axis=0)).sum(),
+        "far_ahead": medians.lt(far * peer).sum(),
+        "behind_sobol": medians.gt(sobol, axis=0).sum(),
+        "seconds_ask": runs["seconds_ask"].median(),
+        "peak_bytes": runs["peak_memory_bytes"].max(),
+    }
+    table = pd.DataFrame(columns).rename_axis("optimiser").reset_index()
+    return table.sort_values("mean_rank", kind="stable")
 
 
-def standings(division: Division) -> list[Standing]:
-    """Return how the optimisers did, the best mean rank first."""
-    ranks: dict[str, list[float]] = {}
-    for problem, medians in division.medians.items():
-        for name, rank in ranked(medians, division.solved[problem]).items():
-            ranks.setdefault(name, []).append(rank)
-    found = []
-    for name, own in ranks.items():
-        runs = [r for r in division.records if r["settings"]["optimiser"] == name]
-        kept_up = far_ahead = behind_sobol = 0
-        for problem, medians in division.medians.items():
-            if name in medians:
-                regret, solved = medians[name], division.solved[problem]
-                peer = min(_peers(medians, name))
-                kept_up += regret <= max(KEPT_UP * peer, solved)
-                far_ahead += regret < FAR_AHEAD * peer
-                behind_sobol += regret > max(medians.get("sobol", math.inf), solved)
-        found.append(
-            Standing(
-                optimiser=name,
-                mean_rank=statistics.fmean(own),
-                num_problems=len(own),
-                kept_up=kept_up,
-                far_ahead=far_ahead,
-                behind_sobol=behind_sobol,
-                seconds_ask=statistics.median(r["seconds_ask"] for r in runs),
-                peak_bytes=max(r["peak_memory_bytes"] for r in runs),
-            )
-        )
-    return sorted(found, key=lambda standing: standing.mean_rank)
-
-
-def mean_ranks(division: Division, steps: Sequence[int]) -> dict[str, list[float]]:
-    """Return each optimiser's mean rank over problems after so many evaluations."""
-    found: dict[str, list[float]] = {name: [] for name in division.optimisers}
-    for step in steps:
-        ranks: dict[str, list[float]] = {name: [] for name in division.optimisers}
-        for problem, medians in division.medians.items():
-            runs = [r for r in division.records if r["settings"]["problem"] == problem]
-            now = {
-                name: statistics.median(
-                    regret_after(r, step) for r in runs if r["settings"]["optimiser"] == name
-                )
-                - division.zeros[problem]
-                for name in medians
-            }
-            for name, rank in ranked(now, division.solved[problem]).items():
-                ranks[name].append(rank)
-        for name, own in ranks.items():
-            found[name].append(statistics.fmean(own))
-    return found
-
-
-def ranked(values: dict[str, float], solved: float) -> dict[str, float]:
-    """Return ranks, 1 of the smallest value; those below ``solved`` share one."""
-    ranks = rankdata([max(value, solved) for value in values.values()])
-    return dict(zip(values, ranks.tolist(), strict=True))
-
-
-def final_regret(record: Record) -> float:
-    """Return the noiseless regret of the point that a run recommends."""
-    value = record["regret_recommended"]
-    return math.inf if value is None else float(value)
-
-
-def regret_after(record: Record, num_evaluations: int) -> float:
+def regret_after(trace: Sequence[tuple[int, float]], num_evaluations: int) -> float:
     """Return the noiseless regret of the best observed point after so many evaluations."""
-    found = [regret for number, regret in record["trace"] if number <= num_evaluations]
+    found = [regret for number, regret in trace if number <= num_evaluations]
     return found[-1] if found else math.inf
-
-
-def _peers(medians: dict[str, float], name: str) -> list[float]:
-    others = [m for other, m in medians.items() if other not in (*STRATEGIES, "sobol", name)]
-    return others or [math.inf]
-
-
-def _who(record: Record) -> tuple[str, str]:
-    settings = record["settings"]
-    return settings["problem"], settings["optimiser"]

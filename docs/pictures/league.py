@@ -37,8 +37,8 @@ def bars(axes, values, title, label):
 for axes, (folder, (wanted, title)) in zip(panels, LEAGUES.items(), strict=False):
     records = read_records(RESULTS / folder, "optimisers_*.json", ("optimisers",)).values()
     (division,) = (one for one in divisions(list(records)) if one.title == wanted)
-    ranks = {NAMES.get(one.optimiser, one.optimiser): one.mean_rank for one in standings(division)}
-    bars(axes, ranks, title, "mean rank, 1 is best")
+    ranks = standings(division).set_index("optimiser")["mean_rank"].rename(NAMES)
+    bars(axes, ranks.to_dict(), title, "mean rank, 1 is best")
 
 seconds = {}
 for record, way, name in (

@@ -14,13 +14,7 @@ from benchmarks.league.figure_of_league import optimiser_colours, plot_optimiser
 from benchmarks.league.league_cell import OptimiserCell
 from benchmarks.league.league_tables import LEAGUE, league_table
 from benchmarks.league.registry import OPTIMISERS
-from benchmarks.league.standings import (
-    divisions,
-    mean_ranks,
-    ranked,
-    regret_after,
-    standings,
-)
+from benchmarks.league.standings import divisions, regret_after, standings
 from benchmarks.league.subsets import SUBSETS, plan_league
 from scalable_bo.experiments.cells import run_cell, run_cells
 from scalable_bo.experiments.markdown_tables import write_markdown
@@ -121,8 +115,11 @@ def test_a_cell_that_cannot_be_is_refused(change: dict[str, Any], message: str) 
 
 
 def test_ranks_are_of_medians_and_the_solved_share_one() -> None:
-    assert ranked({"a": 3.0, "b": 1.0, "c": 2.0}, 0.0) == {"a": 3.0, "b": 1.0, "c": 2.0}
-    assert ranked({"a": 3.0, "b": 1e-9, "c": 1e-3}, 0.01) == {"a": 3.0, "b": 1.5, "c": 1.5}
+    runs = [record("auto", 3.0), record("cma", 1e-3), record("optuna-gp", 1e-9)]
+    for share, expected in ((0.0, [3.0, 2.0, 1.0]), (1e-4, [3.0, 1.5, 1.5])):
+        (division,) = divisions(runs, solved=share)  # of a range of 100
+        ranks = division.ranks().loc["branin-2", ["auto", "cma", "optuna-gp"]]
+        assert ranks.tolist() == expected
 
 
 def test_standings_compare_with_the_best_peer() -> None:
@@ -135,12 +132,13 @@ def test_standings_compare_with_the_best_peer() -> None:
         record("sobol", 0.9, problem="levy-4"),
     ]
     (division,) = divisions(runs)
-    assert division.medians["branin-2"] == {"auto": 1.1, "optuna-gp": 1.0, "sobol": 5.0}
-    found = {standing.optimiser: standing for standing in standings(division)}
-    assert found["auto"].mean_rank == 1.5
-    assert (found["auto"].kept_up, found["auto"].far_ahead, found["auto"].behind_sobol) == (2, 1, 0)
-    assert found["optuna-gp"].behind_sobol == 1
-    assert list(found) == ["auto", "optuna-gp", "sobol"]
+    medians = division.medians().loc["branin-2"]
+    assert medians.to_dict() == {"auto": 1.1, "optuna-gp": 1.0, "sobol": 5.0}
+    found = standings(division).set_index("optimiser")
+    counts = ["mean_rank", "kept_up", "far_ahead", "behind_sobol"]
+    assert found.loc["auto", counts].tolist() == [1.5, 2, 1, 0]
+    assert found.loc["optuna-gp", "behind_sobol"] == 1
+    assert list(found.index) == ["auto", "optuna-gp", "sobol"]
 
 
 def test_optimisers_are_compared_on_the_seeds_that_all_of_a_problem_have() -> None:
@@ -152,33 +150,33 @@ def test_optimisers_are_compared_on_the_seeds_that_all_of_a_problem_have() -> No
         record("cma", 1.0, problem="levy-4", seed=1),
     ]
     (division,) = divisions(runs)
-    assert division.medians == {"branin-2": {"auto": 4.5, "cma": 6.5}, "levy-4": {"cma": 1.0}}
-    assert division.num_seeds("branin-2") == 2
-    found = {standing.optimiser: standing for standing in standings(division)}
-    assert (found["auto"].mean_rank, found["cma"].mean_rank) == (1.0, 1.5)
-    assert found["cma"].seconds_ask == 0.5
-    assert mean_ranks(division, [20]) == {"auto": [1.0], "cma": [1.5]}
+    medians = division.medians()
+    assert medians.loc["branin-2"].to_dict() == {"auto": 4.5, "cma": 6.5}
+    assert medians.loc["levy-4"].dropna().to_dict() == {"cma": 1.0}
+    found = standings(division).set_index("optimiser")
+    assert found["mean_rank"].to_dict() == {"auto": 1.0, "cma": 1.5}
+    assert found.loc["cma", "seconds_ask"] == 0.5
+    assert division.ranks(20).mean().to_dict() == {"auto": 1.0, "cma": 1.5}
     assert "| branin-2 | 2 | **4.5** | 6.5 |" in league_table(runs)
 
 
 def test_a_problem_of_no_common_seed_is_left_out_and_said(tmp_path: Path) -> None:
     runs = [record("auto", 1.0, seed=0), record("cma", 0.5, seed=1)]
     (division,) = divisions(runs)
-    assert (division.medians, division.apart) == ({}, ("branin-2",))
+    assert (division.medians().size, division.apart) == (0, ("branin-2",))
     assert "Left out, as no seed is common to all: branin-2." in league_table(runs)
     with pytest.raises(ValueError, match=r"by the same seed of all optimisers .* got 2\."):
         plot_optimisers(runs, tmp_path / "plot.png")
     (both,) = divisions([*runs, record("auto", 1.0, problem="levy-4")])
-    assert standings(both)[0].num_problems == 1
+    assert standings(both)["num_problems"].tolist() == [1]
 
 
 def test_the_best_value_of_all_runs_stands_for_an_unknown_optimum() -> None:
     unknown = {"problem": "tune-digits", "optimum": None, "range": None}
     runs = [record("auto", -0.9, **unknown), record("cma", -0.7, **unknown)]
     (division,) = divisions(runs)
-    medians = division.medians["tune-digits"]
     lowest = min(value for run in runs for _, value in run["trace"])
-    assert medians["auto"] == pytest.approx(-0.9 - lowest)
+    assert division.medians().loc["tune-digits", "auto"] == pytest.approx(-0.9 - lowest)
 
 
 def test_runs_of_other_budgets_batches_or_noise_are_not_compared() -> None:
@@ -193,10 +191,11 @@ def test_runs_of_other_budgets_batches_or_noise_are_not_compared() -> None:
 def test_ranks_are_followed_over_evaluations() -> None:
     late = record("cma", 0.5, trace=[[5, 9.0], [15, 0.5]])
     runs = [record("auto", 1.0), late]
-    assert regret_after(late, 4) == float("inf")
-    assert regret_after(late, 14) == 9.0
+    assert regret_after(late["trace"], 4) == float("inf")
+    assert regret_after(late["trace"], 14) == 9.0
     (division,) = divisions(runs)
-    assert mean_ranks(division, [5, 20]) == {"auto": [1.0, 2.0], "cma": [2.0, 1.0]}
+    assert division.ranks(5).mean().to_dict() == {"auto": 1.0, "cma": 2.0}
+    assert division.ranks(20).mean().to_dict() == {"auto": 2.0, "cma": 1.0}
 
 
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
