@@ -184,7 +184,7 @@ THOMPSON_PRESETS = {
             num_seeds=5,
             path_features=5000,
             learning_rate=0.1,
-            cg=CGBudget(SPEND_IT_ALL, num_iterations=10, rank=100),
+            cg=CGBudget(SPEND_IT_ALL, num_iterations=10, preconditioner="gaussian", rank=100),
             sdd=SDDBudget(SPEND_IT_ALL, num_epochs=10, num_blocks=5, step_size=1.0),
         ),
     )

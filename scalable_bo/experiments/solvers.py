@@ -5,7 +5,9 @@ with their own.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from surrogates import (
     IterativeSolver,
     Nystrom,
     PivotedCholesky,
+    Preconditioner,
     SketchAndProject,
     Solver,
 )
@@ -29,9 +32,19 @@ SPEND_IT_ALL = 1e-7
 # Products that CG makes beside its iterations: one for a warm start's residual, one for that of
 # what it returns.
 _CHECK_EPOCHS = 2
+# The methods of the ADASAP paper, which share their blocks; its programs average dual descent's
+# iterates with r = 10 / T
+ADASAP_DESCENTS = ("sdd-1", "sdd-10", "sdd-100")
+_ADASAP_AVERAGED = 10.0
 # Blocks of sketch-and-project where the preset says nothing; the published number, of its Bayesian
 # optimisation.
 _NUM_BLOCKS = 5
+
+_PRECONDITIONERS: dict[str, Callable[..., Preconditioner]] = {
+    "nystrom": Nystrom,
+    "gaussian": partial(Nystrom, sketch="gaussian"),
+    "pivoted-cholesky": PivotedCholesky,
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +55,8 @@ class CGBudget:
         tolerance: relative residual at which a column stops; ``None`` for the solver's own end, an
             error in posterior standard deviations.
         num_iterations: at most so many; ``None`` for the solver's own budget.
-        preconditioner: ``nystrom`` or ``pivoted-cholesky``.
+        preconditioner: ``nystrom`` (of columns), ``gaussian`` (Nyström, by a Gaussian sketch) or
+            ``pivoted-cholesky``.
         rank: of the preconditioner; ``None`` for its own default.
     """
 
@@ -129,6 +143,9 @@ def solver_for(
     elif isinstance(solver, SDD):
         step_size = sdd.step_size if solver.step_size is None else solver.step_size
         settings = {"step_size": step_size} | _stochastic(n, sdd)
+        if name in ADASAP_DESCENTS and sdd.num_epochs is not None and sdd.num_blocks is not None:
+            averaging = min(1.0, _ADASAP_AVERAGED / (sdd.num_epochs * sdd.num_blocks))
+            settings["averaging"] = averaging
     elif isinstance(solver, SGD):
         # Published for the mean, and 3e-4 for samples, which 0.3 brings farther in the same steps
         settings = {"step_size": 0.3} | _stochastic(n, sdd)
@@ -150,9 +167,9 @@ def solver_for(
 
 
 def _cg(n: int, cg: CGBudget) -> dict[str, Any]:
-    low_rank = {"nystrom": Nystrom, "pivoted-cholesky": PivotedCholesky}[cg.preconditioner]
+    low_rank = _PRECONDITIONERS[cg.preconditioner]
     preconditioner = low_rank() if cg.rank is None else low_rank(rank=min(cg.rank, n))
-    budget = _iterations(cg, (cg.rank or 0) / n)
+    budget = _iterations(cg, 1.0 if cg.preconditioner == "gaussian" else (cg.rank or 0) / n)
     return {"preconditioner": preconditioner, "tolerance": cg.tolerance} | budget
 
 

@@ -1,7 +1,7 @@
 """Preconditioned conjugate gradients, many columns side by side."""
 
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -9,7 +9,13 @@ from torch import Tensor
 from surrogates.solvers.run import Start
 from surrogates.solvers.solver import IterativeSolver
 from surrogates.solvers.state import State
-from surrogates.systems.preconditioners import Computed, Identity, Nystrom, Preconditioner
+from surrogates.systems.preconditioners import (
+    Computed,
+    Identity,
+    Nystrom,
+    PivotedCholesky,
+    Preconditioner,
+)
 from surrogates.systems.system import Apply, LinearSystem
 
 
@@ -50,6 +56,15 @@ class CG(IterativeSolver[LinearSystem, Apply, CGState]):
                 "`preconditioner` must be a Preconditioner such as Nystrom(100), or None, got"
                 f" {type(self.preconditioner).__name__} {self.preconditioner!r}."
             )
+
+    @classmethod
+    def paper(cls, **settings: Any) -> Self:
+        """Return the published settings of Lin et al. (2023): a pivoted Cholesky factor of rank
+        100, and columns that stop at a relative residual of 0.01.
+
+        Those of Rathore et al. (2025) are ``CG(Nystrom(100, sketch="gaussian"))``.
+        """
+        return cls(**{"preconditioner": PivotedCholesky(100), "tolerance": 0.01, **settings})
 
     def kept(self, system: LinearSystem, generator: torch.Generator) -> Self:
         if self.preconditioner is None:

@@ -13,7 +13,13 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from scalable_bo.experiments.models import fixed_model
-from scalable_bo.experiments.solvers import SPEND_IT_ALL, SDDBudget, from_outside, solver_for
+from scalable_bo.experiments.solvers import (
+    ADASAP_DESCENTS,
+    SPEND_IT_ALL,
+    SDDBudget,
+    from_outside,
+    solver_for,
+)
 from surrogates import (
     SGD,
     Auto,
@@ -31,7 +37,7 @@ from surrogates.solvers.sgd import DEFAULT_BATCH
 
 # Blocks of the ADASAP paper's regressions.
 NUM_BLOCKS = 100
-_IN_BLOCKS = ("adasap", "adasap-i", "sdd-1", "sdd-10", "sdd-100")
+_IN_BLOCKS = ("adasap", "adasap-i", *ADASAP_DESCENTS)
 
 
 @dataclass(frozen=True)
@@ -112,9 +118,8 @@ def solver_within(
     if name == "sgd":  # an epoch is kept back for evaluating the residual of what is returned
         max_epochs = budget.sgd_steps * min(DEFAULT_BATCH, n) / n + 1.0
         return SGD.paper(tolerance=SPEND_IT_ALL, max_epochs=max_epochs, keep_descent=True)
-    solver = solver_for(
-        name, n, sdd=SDDBudget(num_blocks=min(n, num_blocks)) if name in _IN_BLOCKS else None
-    )
+    blocks = SDDBudget(num_epochs=budget.max_epochs, num_blocks=min(n, num_blocks))
+    solver = solver_for(name, n, sdd=blocks if name in _IN_BLOCKS else None)
     if isinstance(solver, IterativeSolver | Auto):
         solver = replace(solver, tolerance=budget.tolerance, max_epochs=budget.max_epochs)
     return solver

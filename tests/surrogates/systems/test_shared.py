@@ -150,7 +150,7 @@ def test_a_sum_over_processes_is_the_same_bit_by_bit_in_all(tmp_path: Path) -> N
     assert parts[0]["bytes"] == pytest.approx(sent * (2.0 + 1.0), rel=0.01)
 
 
-ALONE = {"cholesky", "cg-gaussian", "cg-pivoted", "sap-leverage", "sap-dpp"}
+ALONE = {"cholesky", "cg-gaussian", "cg-paper", "sap-leverage", "sap-dpp"}
 
 
 def test_every_solver_shares_rows_or_says_what_to_use(tmp_path: Path) -> None:
