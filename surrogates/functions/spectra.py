@@ -337,8 +337,6 @@ class WaveSource:
             return sum(parts[1:], start=parts[0])
         if kind is ProductKernel:
             return replace(self, in_product=True)._product(kernel, columns, tails)
-        if kind is MainEffectsKernel:
-            return self._called(kernel.summands(), columns, tails)
         if kernel in self.inner:
             part, made = self.inner[kernel]
             return self._called(part, made.to(columns.device), tails)
@@ -419,6 +417,9 @@ class WaveSource:
             for rate, period, column in zip(rates, periods, columns.unsqueeze(1), strict=True)
         ]
         return parts[0][0](tails) if len(parts) == 1 else self._combined(parts, tails)
+
+    def _main_effects(self, kernel: MainEffectsKernel, columns: Tensor, tails: Tensor) -> Waves:
+        return self._called(kernel.summands(), columns, tails)
 
     def _harmonics(self, rate: float, period: float, column: Tensor, tails: Tensor) -> Waves:
         orders, ratios = harmonics(rate, tails, self.generator)
@@ -627,7 +628,7 @@ FORMS |= {
     TanimotoKernel: KernelForm((), WaveSource._tanimoto),
     IndexKernel: KernelForm(None, WaveSource._index, of_one_input=True),
     PositiveIndexKernel: KernelForm(None, WaveSource._index, of_one_input=True),
-    MainEffectsKernel: KernelForm(("ard_num_dims",)),
+    MainEffectsKernel: KernelForm(("ard_num_dims",), WaveSource._main_effects),
     TaskKernel: KernelForm(("num_tasks", "rank"), WaveSource._index, of_one_input=True),
 }
 register_kernel(ConstantKernel, spectrum=_constant, settings=())

@@ -112,8 +112,6 @@ def leaves(kernel: Kernel, columns: Tensor) -> Iterator[tuple[Kernel, Tensor]]:
             stack.append((kernel.base_kernel, columns))
         elif kind in (AdditiveKernel, ProductKernel):
             stack += [(part, visible(part, columns)) for part in reversed(kernel.kernels)]
-        elif hasattr(kernel, "summands"):
-            stack.append((kernel.summands(), columns))
         else:
             if form_of(kernel).of_one_input and len(columns) != 1:
                 raise ValueError(

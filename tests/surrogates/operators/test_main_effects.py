@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from surrogates import RandomFeatures
+from surrogates import PathwiseGP, RandomFeatures, fit
 from surrogates.operators.main_effects import MainEffectsKernel
 from tests import problems
 
@@ -64,3 +64,11 @@ def test_the_mean_kernel_of_its_features_is_the_kernel(weighted: bool) -> None:
     expected = main_effects()(X).to_dense()
     found = features(X) @ features(X).T
     torch.testing.assert_close(found, expected, rtol=0, atol=5 / math.sqrt(count))
+
+
+def test_lengthscales_are_learned_of_every_input_by_itself() -> None:
+    X = problems.uniform(60, 2)
+    Y = torch.sin(9.0 * X[:, :1]) + 0.01 * X[:, 1:]
+    model = fit(PathwiseGP(X, Y, covar_module=MainEffectsKernel(2).double()))
+    varying, flat = model.covar_module.lengthscale.squeeze()
+    assert varying < flat
