@@ -5,7 +5,7 @@ tell, its constraints and its priors; nothing that a file names is imported or r
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,12 +34,13 @@ NOISE = "noise"  # of every target, standardised
 PARAMETER = "state."
 
 MEANS = (ConstantMean, ZeroMean)
-CONSTRAINTS = (
-    constraints.Interval,
-    constraints.GreaterThan,
-    constraints.LessThan,
-    constraints.Positive,
-)
+# Of every class, the attributes that its constructor takes, in their order
+CONSTRAINTS: dict[type[constraints.Interval], tuple[str, ...]] = {
+    constraints.Interval: ("lower_bound", "upper_bound"),
+    constraints.GreaterThan: ("lower_bound",),
+    constraints.LessThan: ("upper_bound",),
+    constraints.Positive: (),
+}
 PRIORS: dict[type[priors.Prior], tuple[str, ...]] = {
     priors.GammaPrior: ("concentration", "rate"),
     priors.LogNormalPrior: ("loc", "scale"),
@@ -184,7 +185,7 @@ def _kernel_of(kernel: Kernel) -> dict[str, Any]:
 
 
 def _kernel_from(table: Mapping[str, Any]) -> Kernel:
-    kind = _named(table["type"], tuple(FORMS))
+    kind = _named(table["type"], FORMS)
     parts = [_kernel_from(part) for part in table["parts"]]
     arguments = dict(table["arguments"])
     if "batch_shape" in arguments:
@@ -239,16 +240,10 @@ def _give(module: Module, table: Mapping[str, Any]) -> None:
     """Give a module its constraints and priors; the tensors of a state come later."""
     for name, of in table["constraints"].items():
         kind = _named(of["type"], CONSTRAINTS)
-        bounds = {
-            constraints.Interval: ("lower_bound", "upper_bound"),
-            constraints.GreaterThan: ("lower_bound",),
-            constraints.LessThan: ("upper_bound",),
-            constraints.Positive: (),
-        }[kind]
         plain = {} if of["transforms"] else {"transform": None}
-        module.register_constraint(name, kind(*(of[bound] for bound in bounds), **plain))
+        module.register_constraint(name, kind(*map(of.get, CONSTRAINTS[kind]), **plain))
     for name, of in table["priors"].items():
-        prior = _named(of["type"], tuple(PRIORS))(**of["arguments"])
+        prior = _named(of["type"], PRIORS)(*of["arguments"].values())
         own = "_lower_triangle_corr" if name == "IndexKernelPrior" else name.removesuffix("_prior")
         module.register_prior(name, prior, own)
 
@@ -282,7 +277,7 @@ def _outcome_transform_from(table: Mapping[str, Any] | None) -> Standardize | No
     return Standardize(table["m"], batch_shape=torch.Size(table["batch_shape"]))
 
 
-def _named(name: str, kinds: tuple[type[Any], ...]) -> type[Any]:
+def _named(name: str, kinds: Iterable[type[Any]]) -> type[Any]:
     found = {kind.__name__: kind for kind in kinds}
     if name not in found:
         raise ValueError(f"The model's file names {name!r}, which this version does not know.")

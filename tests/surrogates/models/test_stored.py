@@ -20,7 +20,7 @@ from gpytorch.kernels import (
 )
 from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.means import LinearMean, ZeroMean
-from gpytorch.priors import GammaPrior
+from gpytorch.priors import GammaPrior, UniformPrior
 from safetensors.torch import save_file
 
 from surrogates import CG, PathwiseGP, TanimotoKernel, VariationalGP, fit
@@ -78,6 +78,7 @@ def test_it_can_be_fitted_again_as_before(tmp_path: Path) -> None:
         RBFKernel(active_dims=(0, 2)) * PeriodicKernel(active_dims=(1,)) + MaternKernel(nu=0.5),
         ScaleKernel(RQKernel()),
         RBFKernel(lengthscale_constraint=Interval(0.1, 4.0)),
+        RBFKernel(lengthscale_prior=UniformPrior(0.1, 4.0)),
         TanimotoKernel(),
         MaternKernel(nu=2.5, lengthscale_prior=ModerateLengthscalePrior(0.1)),
         CategoricalKernel(active_dims=(0,)) * RBFKernel(active_dims=(1, 2)),
