@@ -66,15 +66,7 @@ def balanced_normal(values: Tensor, generator: torch.Generator) -> Tensor:
         values: (n, S) prior functions at n points, in units of the noise there.
     """
     draws = standard_normal(values.shape, values, generator)
-    k = min(_num_directions(draws), len(values))
-    values = values[:, :NUM_VALUES]
-    if k == 0 or not values.isfinite().all():  # the solver says what is wrong with such values
-        return draws
-    U, lengths, _ = torch.linalg.svd(values, full_matrices=False)
-    # Directions that the values have but by rounding would differ between devices
-    rounding = 100.0 * torch.finfo(values.dtype).eps * lengths[0]
-    U = U[:, : min(k, int((lengths > rounding).sum()))]
-    return draws + U @ _correction((U.T @ draws).double()).to(values)
+    return balanced_rows(values, draws, lambda A, B: A.T @ B)
 
 
 def balanced_rows(
@@ -93,7 +85,7 @@ def balanced_rows(
     k = _num_directions(draws)
     values = values[:, :NUM_VALUES].double()
     squares = product(values, values)
-    if k == 0 or not squares.isfinite().all():
+    if k == 0 or not squares.isfinite().all():  # the solver says what is wrong with such values
         return draws
     squares, axes = torch.linalg.eigh(squares)
     leading = squares > 1e3 * torch.finfo(squares.dtype).eps * squares[-1]
