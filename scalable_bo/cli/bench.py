@@ -122,7 +122,8 @@ class RegressionCommand(Benchmark):
         noise: noise variance, such as 1e-6, instead of the given or fitted one.
         mean_only: compute the posterior mean alone: no paths, no likelihood.
         tolerance: relative residual at which a column stops, in place of the posterior's error.
-        max_epochs: passes over the kernel matrix that a method may spend.
+        max_epochs: passes over the kernel matrix that a method may spend; several, such as 1,2,5,
+            for a run of each, and with a tiny tolerance the course of every method.
         sgd_steps: steps of sgd and sgd-inducing, all of which they take.
         num_points: inducing points, or points of the subset.
         target: column of your table to predict from all others.
@@ -137,7 +138,7 @@ class RegressionCommand(Benchmark):
     noise: float | None = None
     mean_only: bool = False
     tolerance: float | None = None
-    max_epochs: float = 100.0
+    max_epochs: str = "100"
     sgd_steps: int = 100_000
     num_points: int = 4096
     target: str | None = None
@@ -151,6 +152,7 @@ class RegressionCommand(Benchmark):
             "split": read_integers(self.split, "split"),
             "solver": read_names(self.solver, "solver"),
         }
+        epochs = read_floats(self.max_epochs, "max_epochs")
 
         from scalable_bo.cli.summaries import printing
         from scalable_bo.experiments.cells import Grid
@@ -159,8 +161,9 @@ class RegressionCommand(Benchmark):
         from scalable_bo.experiments.regression.regression_cell import RegressionCell
         from scalable_bo.experiments.torchrun import check_methods
 
-        budget = Budget(**arguments_for(self, Budget))
-        settings = arguments_for(self, RegressionCell) | {"budget": budget}
+        options = arguments_for(self, Budget)
+        axes["budget"] = [Budget(**options | {"max_epochs": most}) for most in epochs]
+        settings = arguments_for(self, RegressionCell)
         cells = Grid(RegressionCell, axes, settings, "solver").cells()
         check_methods(axes["solver"])
         title = "Regression on standardised targets"

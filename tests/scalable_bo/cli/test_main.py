@@ -332,6 +332,21 @@ def test_regression_writes_records_and_a_table_and_keeps_what_is_finished(
     assert "(kept)" not in capsys.readouterr().err
 
 
+def test_several_budgets_of_a_regression_are_a_run_each(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ("--data", "toy", "--data-dir", str(data_dir), "--out", str(tmp_path))
+    budgets = ("--max-epochs", "2,4", "--tolerance", "1e-7", "--solver", "asap,cholesky")
+    assert call(monkeypatch, "bench", "regression", *where, *budgets) == 0
+    epochs = {
+        file.stem: json.loads(file.read_text())["epochs"] for file in tmp_path.glob("*asap*.json")
+    }
+    assert len(epochs) == 2
+    assert epochs["regression_toy_0_asap_tolerance=1e-07_max_epochs=2"] <= 2.0
+    assert 2.0 < epochs["regression_toy_0_asap_tolerance=1e-07_max_epochs=4"] <= 4.0
+    assert len(list(tmp_path.glob("*cholesky*.json"))) == 1  # which has no budget
+
+
 def read_rows(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines() if line.startswith("| ")]
 
