@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
@@ -30,10 +31,12 @@ from scalable_bo.experiments import torchrun
 from scalable_bo.experiments.cells import Cell, Status
 from scalable_bo.experiments.formats import exact
 from scalable_bo.experiments.models import matern_kernel
+from scalable_bo.experiments.presets import find_preset
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.regression.data import (
     NUM_SPLITS,
+    RegressionData,
     check_data_set,
     load_hyperparameters,
     load_regression_data,
@@ -58,22 +61,8 @@ from surrogates.solvers.registry import check_solver
 
 EXACT_UP_TO = 20_000
 THOMPSON = "thompson"
-_FIRST_BUDGET = 1.0
-_THOMPSON_DIM = 8
-_THOMPSON_NOISE = 1e-6
-_THOMPSON_FEATURES = 5000
-_THOMPSON_BLOCKS = 5  # of the ADASAP paper's Bayesian optimisation
-_NUM_TEST = 1000
-
-
-@dataclass(frozen=True)
-class ExactWeights:
-    """The exact weights w* (n, 1) and the mean that they give at the test points (m, 1),
-    float64.
-    """
-
-    weights: Tensor
-    mean: Tensor
+# Whose inputs, noise, features and blocks the Thompson problem has
+PRESET = find_preset("adasap2025")
 
 
 @dataclass(frozen=True)
@@ -81,16 +70,17 @@ class System:
     """What a trace solves, in float64 on the CPU, and the exact solution, if there is one to
     compare with.
 
-    ``X (n, d)``, ``y (n,)``, ``test_X (m, d)``, ``test_y (m,)``.
+    Attributes:
+        data: points to learn from and to test on, and their targets.
+        weights: (n, 1) the exact weights w*; ``None`` where they are not computed.
+        mean: (m, 1) the mean that these give at the test points; likewise.
     """
 
-    X: Tensor
-    y: Tensor
-    test_X: Tensor
-    test_y: Tensor
+    data: RegressionData
     kernel: Kernel
     noise: float
-    exact: ExactWeights | None = None
+    weights: Tensor | None = None
+    mean: Tensor | None = None
 
     def kernel_like(self, X: Tensor) -> Kernel:
         """Return a copy of the kernel with the dtype and device of X."""
@@ -98,9 +88,16 @@ class System:
 
     def cross(self, device: torch.device | str) -> tuple[KernelOperator, KernelOperator]:
         """Return K of the data, and that of the test points and the data."""
-        X, test_X = self.X.to(device), self.test_X.to(device)
+        X, test_X = self.data.train_X.to(device), self.data.test_X.to(device)
         kernel = self.kernel_like(X)
         return kernel_operator(kernel, X), kernel_operator(kernel, test_X, X)
+
+    def solved(self, device: str = "cpu") -> System:
+        """Return the system with its exact solution, by Cholesky in float64."""
+        K, cross = self.cross(device)
+        y = self.data.train_y[:, None].to(device)
+        weights = Cholesky().solve(KernelSystem(K, self.noise), y).value
+        return replace(self, weights=weights, mean=cross @ weights)
 
 
 @dataclass(frozen=True)
@@ -156,8 +153,8 @@ class TraceCell(Cell[System]):
         if self.noise is not None:
             checks.positive_float("noise", self.noise, "Use a small value such as 1e-6.")
         checks.positive_float("epochs", self.epochs)
-        if self.epochs < _FIRST_BUDGET:
-            raise ValueError(f"`epochs` must be at least {_FIRST_BUDGET:g}, got {self.epochs}.")
+        if self.epochs < 1.0:
+            raise ValueError(f"`epochs` must be at least 1, got {self.epochs}.")
         checks.positive_int("points", self.points)
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"`dtype` must be float32 or float64, got {self.dtype!r}.")
@@ -180,12 +177,8 @@ class TraceCell(Cell[System]):
         """Return the checkpoints' budgets in epochs."""
         if self.solver == "cholesky":  # it has no budget
             return [1.0]
-        if self.points == 1:
-            return [self.epochs]
-        ratio = self.epochs / _FIRST_BUDGET
-        return [
-            _FIRST_BUDGET * ratio ** (index / (self.points - 1)) for index in range(self.points)
-        ]
+        budgets: list[float] = np.geomspace(self.epochs, 1.0, self.points)[::-1].tolist()
+        return budgets
 
     def check_size(self, n: int) -> None:
         """Raise if the exact solution is asked for and n is too large for it."""
@@ -215,7 +208,7 @@ class TraceCell(Cell[System]):
     def load(self, on_status: Status) -> System:
         system = load_system(self)
         on_status("solving exactly" if self.exact else "loaded")
-        return replace(system, exact=solve_exactly(system, self.device) if self.exact else None)
+        return system.solved(self.device) if self.exact else system
 
     def run(self, data: System, on_status: Status, state: Path | None) -> Iterator[Record]:
         """Yield the record after each checkpoint, a run with budget after budget.
@@ -226,20 +219,18 @@ class TraceCell(Cell[System]):
         the test points), ``weights_error`` ‖w − w*‖ and ``rkhs_error`` ‖w − w*‖_K; the last three
         are ``None`` without the exact solution.
         """
-        n = len(data.X)
+        n = len(data.data.train_X)
         budgets = self.budgets()
         checkpoints: list[Record] = []
         record: Record = {
             "method": repr(_solver(self, n, self.epochs)),
             "num_train": n,
             "noise": data.noise,
-            "exact_test_rmse": (
-                None if data.exact is None else _rmse(data.exact.mean.cpu(), data.test_y[:, None])
-            ),
+            "exact_test_rmse": None if data.mean is None else _rmse(data.mean, data.data.test_y),
             "checkpoints": checkpoints,
         }
-        X = data.X.to(self.device, getattr(torch, self.dtype))
-        y = data.y.to(X)
+        X = data.data.train_X.to(self.device, getattr(torch, self.dtype))
+        y = data.data.train_y.to(X)
         kernel = data.kernel_like(X)
 
         def solve(budget: float) -> Solution:
@@ -264,18 +255,22 @@ def load_system(cell: TraceCell) -> System:
     if cell.problem == THOMPSON:
         return _thompson_system(cell)
     where = (cell.problem, cell.split, cell.data_dir)
-    data, hyperparameters = load_regression_data(*where), load_hyperparameters(*where)
+    hyperparameters = load_hyperparameters(*where)
     kernel = matern_kernel(torch.tensor(hyperparameters.lengthscale), hyperparameters.outputscale)
     noise = hyperparameters.noise if cell.noise is None else cell.noise
-    return System(data.train_X, data.train_y, data.test_X, data.test_y, kernel, noise)
+    return System(load_regression_data(*where), kernel, noise)
 
 
-def solve_exactly(system: System, device: str = "cpu") -> ExactWeights:
-    """Return the exact solution, by Cholesky in float64."""
-    K, cross = system.cross(device)
-    y = system.y[:, None].to(device)
-    weights = Cholesky().solve(KernelSystem(K, system.noise), y).value
-    return ExactWeights(weights, cross @ weights)
+def _thompson_system(cell: TraceCell, num_test: int = 1000) -> System:
+    kernel = matern_kernel(cell.lengthscale, PRESET.outputscale)
+    noise = PRESET.noise if cell.noise is None else cell.noise
+    generator = torch.Generator().manual_seed(cell.seed)
+    drawn: dict[str, Any] = {"generator": generator, "dtype": torch.float64}
+    features = PRESET.target_features
+    target = GPPrior(kernel, PRESET.dim, noise=noise, num_features=features, **drawn)
+    X, test_X = (torch.rand(num, PRESET.dim, **drawn) for num in (cell.n, num_test))
+    data = RegressionData(X, target.observe(X, generator), test_X, target(test_X))
+    return System(data, kernel, noise)
 
 
 def _score(system: System, solution: Solution) -> Record:
@@ -286,17 +281,17 @@ def _score(system: System, solution: Solution) -> Record:
     scores: Record = {
         "epochs": float(solution.epochs),
         "residual": float(solution.residual.max()),
-        "test_rmse": _rmse(mean, system.test_y[:, None].to(W.device)),
+        "test_rmse": _rmse(mean, system.data.test_y),
         "mean_error": None,
         "weights_error": None,
         "rkhs_error": None,
         "note": solution.note,
     }
-    if system.exact is not None:
-        D = W - system.exact.weights
+    if system.weights is not None and system.mean is not None:
+        D = W - system.weights
         # Rounding can make it negative where D is tiny
         squared = (D * (K @ D)).sum().clamp_min(0.0)
-        scores["mean_error"] = _rmse(mean, system.exact.mean)
+        scores["mean_error"] = _rmse(mean, system.mean)
         scores["weights_error"] = D.norm().item()
         scores["rkhs_error"] = squared.sqrt().item()
     return scores
@@ -306,23 +301,15 @@ def _solver(cell: TraceCell, n: int, budget: float) -> Any:
     """Return the solver that spends the whole budget, in epochs, on steps;
     evaluating what it returns comes on top.
     """
-    num_blocks = _THOMPSON_BLOCKS if cell.problem == THOMPSON else NUM_BLOCKS
+    num_blocks = PRESET.sdd.num_blocks if cell.problem == THOMPSON else None
     spent = budget + 1.0
-    solver = solver_within(cell.solver, n, Budget(SPEND_IT_ALL, max_epochs=spent), num_blocks)
+    solver = solver_within(
+        cell.solver, n, Budget(SPEND_IT_ALL, max_epochs=spent), num_blocks or NUM_BLOCKS
+    )
     if isinstance(solver, IterativeSolver | Auto):
         return replace(solver, max_epochs=spent)
     return solver
 
 
-def _thompson_system(cell: TraceCell) -> System:
-    kernel = matern_kernel(cell.lengthscale, 1.0)
-    noise = _THOMPSON_NOISE if cell.noise is None else cell.noise
-    generator = torch.Generator().manual_seed(cell.seed)
-    drawn: dict[str, Any] = {"generator": generator, "dtype": torch.float64}
-    target = GPPrior(kernel, _THOMPSON_DIM, noise=noise, num_features=_THOMPSON_FEATURES, **drawn)
-    X, test_X = (torch.rand(num, _THOMPSON_DIM, **drawn) for num in (cell.n, _NUM_TEST))
-    return System(X, target.observe(X, generator), test_X, target(test_X), kernel, noise)
-
-
 def _rmse(A: Tensor, B: Tensor) -> float:
-    return (A - B).square().mean().sqrt().item()
+    return (A.flatten() - B.flatten().to(A)).square().mean().sqrt().item()

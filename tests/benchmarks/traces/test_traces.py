@@ -14,7 +14,6 @@ from benchmarks.traces.trace_cell import (
     THOMPSON,
     TraceCell,
     load_system,
-    solve_exactly,
 )
 from scalable_bo.experiments.cells import run_cell
 
@@ -54,22 +53,25 @@ def test_the_direct_solve_is_one_checkpoint_at_the_exact_solution() -> None:
 def test_distances_are_those_of_dense_algebra() -> None:
     run = replace(SMALL, solver="cg", points=1, epochs=3.0)
     system = load_system(run)
-    K = system.kernel(system.X).to_dense()
-    cross = system.kernel(system.test_X, system.X).to_dense()
-    exact = torch.linalg.solve(K + system.noise * torch.eye(150, dtype=torch.float64), system.y)
-    solved = solve_exactly(system)
+    data = system.data
+    K = system.kernel(data.train_X).to_dense()
+    cross = system.kernel(data.test_X, data.train_X).to_dense()
+    H = K + system.noise * torch.eye(150, dtype=torch.float64)
+    exact = torch.linalg.solve(H, data.train_y)
+    solved = system.solved()
+    assert solved.weights is not None and solved.mean is not None
     torch.testing.assert_close(solved.weights[:, 0], exact, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(solved.mean[:, 0], cross @ exact, rtol=1e-8, atol=1e-8)
     # Measured against other weights: the differences are then known.
     offset = torch.linspace(-1.0, 1.0, 150, dtype=torch.float64)
     shifted = replace(solved, weights=solved.weights + offset[:, None], mean=solved.mean + 0.5)
     direct = replace(run, solver="cholesky")
-    (checkpoint,) = run_cell(direct, replace(system, exact=shifted))["checkpoints"]
+    (checkpoint,) = run_cell(direct, shifted)["checkpoints"]
     assert checkpoint["weights_error"] == pytest.approx(offset.norm().item(), rel=1e-6)
     assert checkpoint["rkhs_error"] == pytest.approx((offset @ K @ offset).sqrt().item(), rel=1e-6)
     assert checkpoint["mean_error"] == pytest.approx(0.5, rel=1e-6)
     assert checkpoint["test_rmse"] == pytest.approx(
-        (cross @ exact - system.test_y).square().mean().sqrt().item(), rel=1e-6
+        (cross @ exact - data.test_y).square().mean().sqrt().item(), rel=1e-6
     )
 
 
@@ -90,9 +92,10 @@ def test_single_precision_does_not_touch_the_reference() -> None:
     # Which single precision would round
     run = replace(SMALL, dtype="float32", points=1, lengthscale=0.3)
     system = load_system(run)
-    before = system.kernel(system.X).to_dense()
+    before = system.kernel(system.data.train_X).to_dense()
     run_cell(run, system)
-    torch.testing.assert_close(system.kernel(system.X).to_dense(), before, rtol=0, atol=0)
+    after = system.kernel(system.data.train_X).to_dense()
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
 
 
 def test_without_the_exact_solution_there_are_no_distances_and_no_limit() -> None:
