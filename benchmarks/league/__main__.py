@@ -34,14 +34,14 @@ class LeagueCommand(Benchmark):
     again. Optimisers and problems whose packages are not installed are named and left out.
 
     Args:
-        subset: problems: smoke, small, bbob, bbob-all, mixed, noisy, large, largescale,
+        subset: problems: smoke, small, bbob, bbob-all, mixed, noisy, failing, large, largescale,
             thousand, or night for the first of each kind.
         optimisers: optimisers, separated by commas, instead of the subset's: strategies of a study
             such as auto, thompson, log-ei, turbo; optuna-gp, optuna-tpe, optuna-cmaes,
-            botorch-qlognei, botorch-turbo, cma, sobol, ax; ax-auto and optuna-auto for ours inside
-            of Ax and Optuna.
+            botorch-qlognei, botorch-qlognei-worst, botorch-turbo, cma, sobol, ax; ax-auto and
+            optuna-auto for ours inside of Ax and Optuna.
         problems: problems, separated by commas, instead of the subset's: hartmann-6, bbob-f15-d5,
-            bbob-mixint-f3-d5, bbob-largescale-f8-d80, tune-digits.
+            bbob-mixint-f3-d5, bbob-largescale-f8-d80, tune-digits, failing-ball.
         seeds: seeds, such as 0-4; by default the subset's.
         batches: sizes of batches, such as 1,5, instead of the subset's.
         budget: evaluations, instead of the subset's.

@@ -5,6 +5,7 @@ Notation: X (n, d) points in the user's units, q points of a batch.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -24,7 +25,7 @@ class Optimiser(ABC):
         q: points of a batch; the last one may be smaller.
     Attributes:
         X: (n, d) the points so far.
-        values: (n,) theirs, as observed.
+        values: (n,) theirs, as observed; NaN where an evaluation failed.
     """
 
     def __init__(self, space: Space, seed: int, q: int) -> None:
@@ -47,7 +48,7 @@ class Optimiser(ABC):
         """Return the point (d,) that the optimiser would use: the best observed one, unless it
         knows better.
         """
-        return self.X[self.values.argmin()]
+        return self.X[self.values.nan_to_num(nan=math.inf).argmin()]
 
 
 class SobolSearch(Optimiser):

@@ -99,6 +99,8 @@ class OptimiserCell(Cell[Task]):
             "trace": run.trace,
             "regret": run.trace[-1][1] if run.trace else None,
             "regret_recommended": run.recommended,
+            # The numbers of the evaluations that failed, from 1
+            "failed": run.failed,
             # Processor seconds of a batch's choice, and of taking its values
             "seconds_ask": round(statistics.median(run.seconds), 4) if run.seconds else None,
             "seconds_longest_ask": round(max(run.seconds, default=0.0), 4),
@@ -121,10 +123,11 @@ class OptimiserCell(Cell[Task]):
             observed = values + scale * noise
             optimiser.tell(X, observed)
             run.seconds.append(asked - start + time.process_time() - evaluated)
-            if float(observed.min()) < best:
-                best = float(observed.min())
-                regret = float(values[observed.argmin()]) - (task.optimum or 0.0)
-                run.trace.append([done + len(X), regret])
+            run.failed += [done + row + 1 for row, bad in enumerate(values.isnan()) if bad]
+            place = int(observed.nan_to_num(nan=math.inf).argmin())
+            if float(observed[place]) < best:
+                best = float(observed[place])
+                run.trace.append([done + len(X), float(values[place]) - (task.optimum or 0.0)])
             on_status(f"{self.name}: {done + len(X)}/{self.budget}")
         recommended = float(task.evaluate(optimiser.recommend()[None]))
         run.recommended = recommended - (task.optimum or 0.0)
@@ -146,4 +149,5 @@ class _Run:
 
     trace: list[list[float]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
     recommended: float = math.nan

@@ -44,6 +44,10 @@ PEERS = {
     "optuna-tpe": _optuna("tpe"),
     "optuna-cmaes": _optuna("cmaes", "cmaes"),
     "botorch-qlognei": Peer("botorch_peers", "ExpectedImprovementSearch"),
+    # Which takes failures for the worst value so far
+    "botorch-qlognei-worst": Peer(
+        "botorch_peers", "ExpectedImprovementSearch", {"failed": "worst"}
+    ),
     "botorch-turbo": Peer("botorch_peers", "TrustRegionSearch"),
     "cma": Peer("cma_peer", "CMASearch", packages=("cma",)),
     "sobol": Peer("base", "SobolSearch"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
+from benchmarks.league.failing import FAILING
 from benchmarks.league.league_cell import OptimiserCell
 from benchmarks.league.tuning import TUNING_TASKS
 from scalable_bo.experiments.cells import Grid
@@ -85,6 +86,13 @@ SUBSETS = {
         60,
         (1, 5),
         noise=0.3,
+    ),
+    "failing": subset(
+        tuple(FAILING),
+        60,
+        (5,),
+        ("auto", "optuna-tpe", "botorch-qlognei", "botorch-qlognei-worst"),
+        num_seeds=2,
     ),
     "large": subset(_HIGH, 1000, (100,), ("auto", "thompson", "turbo", *LARGE_PEERS)),
     "largescale": subset(

@@ -3,13 +3,15 @@
 ``hartmann-6`` is one of BoTorch's test functions in six dimensions; ``bbob-f15-d5``,
 ``bbob-mixint-f3-d5`` and ``bbob-largescale-f10-d40`` are COCO's functions by number and dimension;
 ``tune-digits`` and so on choose the hyperparameters of a model on data that scikit-learn brings;
-``mixed-hartmann-6`` is a test function with a choice and integers among its inputs.
+``mixed-hartmann-6`` is a test function with a choice and integers among its inputs;
+``failing-ball`` and so on fail within a region, where their values are NaN.
 
 Notation: X (n, d) points in the user's units.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.league.failing import FAILING
 from benchmarks.league.tuning import TUNING_TASKS
 from scalable_bo._packages import is_installed, require
 from scalable_bo.experiments.problems import TestFunction, test_function
@@ -56,12 +59,15 @@ class Task:
     is_cheap: bool = True
 
     def sample(self) -> Tensor | None:
-        """Return the values of points that fill the space, ``None`` where they cost too much."""
+        """Return the values of points that fill the space, but for failures; ``None`` where they
+        cost too much.
+        """
         if not self.is_cheap:
             return None
         engine = torch.quasirandom.SobolEngine(self.space.encoded_dim, scramble=True, seed=0)
         U = engine.draw(SPREAD_POINTS, dtype=torch.float64)
-        return self.evaluate(self.space.unnormalize(U))
+        values = self.evaluate(self.space.unnormalize(U))
+        return values[values.isfinite()]
 
 
 def make_task(name: str, seed: int = 0) -> Task:
@@ -77,6 +83,8 @@ def make_task(name: str, seed: int = 0) -> Task:
     if name.startswith("tune-"):
         tuning = TUNING_TASKS[checks.one_of("problem", name, TUNING_TASKS)]
         return Task(tuning.space, tuning.evaluate, None, is_cheap=False)
+    if name.startswith("failing-"):
+        return _failing_task(checks.one_of("problem", name, FAILING))
     if found := _COCO.fullmatch(name):
         suite, function, dim = found.groups()
         return _coco_task(suite, int(function), int(dim), seed + 1)
@@ -88,7 +96,8 @@ def make_task(name: str, seed: int = 0) -> Task:
         return Task(Space.from_bounds(problem.bounds), lambda X: -problem(X), optimum)
     raise ValueError(
         "`problem` must be a test function and its dimension, such as hartmann-6, a function of"
-        f" COCO, such as bbob-f15-d5, or one of {', '.join(TUNING_TASKS)}, got {name!r}."
+        f" COCO, such as bbob-f15-d5, or one of {', '.join((*TUNING_TASKS, *FAILING))}, got"
+        f" {name!r}."
     )
 
 
@@ -126,6 +135,20 @@ def _mixed_task(problem: TestFunction, optimum: float | None) -> Task:
         return -problem(inputs)
 
     return Task(Space(**params), evaluate, optimum)
+
+
+def _failing_task(name: str, num_points: int = 20_000) -> Task:
+    """Return a function with a region in which it fails. The best of so many random points stands
+    for its optimum, so that regrets may be negative.
+    """
+    dim, value, fails = FAILING[name]
+
+    def evaluate(X: np.ndarray) -> np.ndarray:
+        return np.where(fails(X), math.nan, -value(X))
+
+    optimum = np.nanmin(evaluate(np.random.default_rng(0).random((num_points, dim))))
+    space = Space(**{f"x{column}": Float(0.0, 1.0) for column in range(dim)})
+    return Task(space, lambda X: torch.from_numpy(evaluate(X.numpy())), float(optimum))
 
 
 def _coco_task(suite: str, function: int, dim: int, instance: int) -> Task:

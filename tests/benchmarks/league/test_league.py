@@ -71,6 +71,13 @@ def test_regret_is_without_the_noise_that_was_observed() -> None:
     assert min(regret for _, regret in found["trace"]) >= exact["regret"] > 0
 
 
+def test_failures_are_counted_and_no_point_that_failed_is_the_best() -> None:
+    found = run_cell(OptimiserCell("failing-rising-half", "sobol", q=5, budget=40, seed=0))
+    assert 10 <= len(found["failed"]) <= 30 and max(found["failed"]) <= 40
+    assert found["regret"] == found["regret_recommended"] == found["trace"][-1][1]
+    assert 0.0 <= found["regret"] < 0.3
+
+
 def test_noise_needs_a_range() -> None:
     with pytest.raises(ValueError, match="`noise` must be 0 for tune-diabetes, got 0.5"):
         run_cell(OptimiserCell("tune-diabetes", "sobol", q=1, budget=1, seed=0, noise=0.5))

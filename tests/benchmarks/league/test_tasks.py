@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks.league import tasks
+from benchmarks.league.failing import FAILING
 from benchmarks.league.subsets import NIGHT, SUBSETS
 from benchmarks.league.tasks import make_task, missing_package
 from benchmarks.league.tuning import TUNING_TASKS
@@ -29,6 +30,17 @@ def test_no_value_is_below_the_optimum(name: str) -> None:
     assert task.optimum is not None
     assert float(sample.min()) >= task.optimum
     assert float(sample.max()) > float(sample.min())
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_region_that_fails_is_a_twentieth_to_a_half_of_the_space(name: str) -> None:
+    task = make_task(name)
+    X = torch.rand(4000, task.space.dim, generator=torch.Generator().manual_seed(1)).double()
+    values = task.evaluate(X)
+    assert 0.04 < float(values.isnan().double().mean()) < 0.53
+    sample = task.sample()
+    assert sample is not None and bool(sample.isfinite().all())
+    assert task.optimum is not None and float(sample.min()) > task.optimum - 0.1
 
 
 @pytest.mark.parametrize("suite", ["bbob", "bbob-mixint", "bbob-largescale"])
