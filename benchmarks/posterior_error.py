@@ -42,9 +42,6 @@ from surrogates import (
 from surrogates.solvers.accuracy import PosteriorError
 from surrogates.systems.system import Targets
 
-NUM_PATHS = 256
-NUM_NEW = 300
-WIDTH = 0.03  # of clusters
 SOLVERS: dict[str, Solver] = {
     "auto": Auto(),
     "auto-iterative": Auto(direct=False),
@@ -99,9 +96,16 @@ def design(n: int) -> list[Cell]:
 
 
 class Exact:
-    """A cell's data and draws, and what its posterior is."""
+    """A cell's data and draws, and what its posterior is.
 
-    def __init__(self, cell: Cell):
+    Args:
+        cell: what is drawn.
+        num_paths: draws from the prior.
+        num_new: points to compare at, anywhere, and as many beside the clusters.
+        width: standard deviation of a cluster.
+    """
+
+    def __init__(self, cell: Cell, num_paths: int = 256, num_new: int = 300, width: float = 0.03):
         n, dim = cell.n, cell.dim
         generator = torch.Generator().manual_seed(0)
         double: Any = {"generator": generator, "dtype": torch.float64}
@@ -109,18 +113,18 @@ class Exact:
         num = int(cell.share * n)
         centres = torch.rand(15, dim, **double)
         own = torch.randint(15, (num,), generator=generator)
-        X[:num] = (centres[own] + WIDTH * torch.randn(num, dim, **double)).clamp(0.0, 1.0)
-        beside = X[torch.randint(num or n, (NUM_NEW,), generator=generator)]
-        beside = (beside + WIDTH * torch.randn(NUM_NEW, dim, **double)).clamp(0.0, 1.0)
-        new = torch.cat([torch.rand(NUM_NEW, dim, **double), beside])
+        X[:num] = (centres[own] + width * torch.randn(num, dim, **double)).clamp(0.0, 1.0)
+        beside = X[torch.randint(num or n, (num_new,), generator=generator)]
+        beside = (beside + width * torch.randn(num_new, dim, **double)).clamp(0.0, 1.0)
+        new = torch.cat([torch.rand(num_new, dim, **double), beside])
         # The draws are exact, too, but for what rounds the joint covariance
         joint = cell.kernel(torch.cat([X, new])).to_dense().detach()
         H = joint[:n, :n] + cell.noise * torch.eye(n, dtype=torch.float64)
         self.cross = joint[n:, :n].clone()
         joint.diagonal().add_(1e-10)
-        prior = torch.linalg.cholesky(joint) @ torch.randn(n + 2 * NUM_NEW, 1 + NUM_PATHS, **double)
+        prior = torch.linalg.cholesky(joint) @ torch.randn(len(joint), 1 + num_paths, **double)
         del joint
-        noise = cell.noise**0.5 * torch.randn(n, 1 + NUM_PATHS, **double)
+        noise = cell.noise**0.5 * torch.randn(n, 1 + num_paths, **double)
         values = prior[:n].clone()
         values[:, 0] += noise[:, 0]
         noise[:, 0] = 0.0
@@ -138,15 +142,15 @@ class Exact:
         """Return the true errors of weights W, anywhere and beside data, and the ratios of
         variances.
         """
-        error = self.cross @ (W.double() - self.weights)
-        squares = error.square() / self.variance.unsqueeze(1)
+        squares = (self.cross @ (W.double() - self.weights)).square() / self.variance.unsqueeze(1)
         deviations = [(self.prior - self.cross @ w)[:, 1:] for w in (W.double(), self.weights)]
+        variances, exact = (part.square().mean(1) for part in deviations)
         found = {}
-        for place, rows in (("anywhere", slice(0, NUM_NEW)), ("beside", slice(NUM_NEW, None))):
-            found[f"mean_{place}"] = squares[rows, 0].mean().sqrt().item()
-            found[f"paths_{place}"] = squares[rows, 1:].mean().sqrt().item()
-            ratio = [part[rows].square().mean(1) for part in deviations]
-            found[f"variance_{place}"] = (ratio[0] / ratio[1]).mean().item()
+        halves = squares.chunk(2), (variances / exact).chunk(2)
+        for place, own, ratio in zip(("anywhere", "beside"), *halves, strict=True):
+            found[f"mean_{place}"] = own[:, 0].mean().sqrt().item()
+            found[f"paths_{place}"] = own[:, 1:].mean().sqrt().item()
+            found[f"variance_{place}"] = ratio.mean().item()
         return found
 
 
