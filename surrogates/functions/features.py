@@ -261,18 +261,15 @@ class PriorPaths:
         *,
         num_features: int,
         num_draws: int = 1,
-        weighted: bool = True,
-        orthogonal: bool = False,
         generator: torch.Generator,
-        like: Tensor | None = None,
-        points: Tensor | None = None,
+        **options: Any,
     ) -> Self:
-        """Draw ``num_paths`` functions, in ``num_draws`` groups with features of their own.
+        """Draw ``num_paths`` functions, in ``num_draws`` groups with features of their own, for
+        which ``options`` are those of :meth:`RandomFeatures.draw`.
 
         Functions that share features have the covariance ΦΦᵀ of those features, off k by O(F^-1/2)
         however many functions there are; over several draws the covariance averages to k. With
-        ``weighted`` features, see :meth:`RandomFeatures.draw`, the variance that data leave is
-        right in every draw, too.
+        weighted features the variance that data leave is right in every draw, too.
         """
         checks.positive_int("num_paths", num_paths)
         sizes = [
@@ -284,14 +281,7 @@ class PriorPaths:
         draws = []
         for size in sizes:
             features = RandomFeatures.draw(
-                kernel,
-                dim,
-                num_features,
-                weighted=weighted,
-                orthogonal=orthogonal,
-                generator=generator,
-                like=like,
-                points=points,
+                kernel, dim, num_features, generator=generator, **options
             )
             draws.append(
                 (features, standard_normal((num_features, size), features.frequencies, generator))
