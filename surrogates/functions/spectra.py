@@ -28,8 +28,10 @@ from botorch.models.kernels.categorical import CategoricalKernel
 from botorch.models.kernels.positive_index import PositiveIndexKernel
 from gpytorch.kernels import (
     AdditiveKernel,
+    AdditiveStructureKernel,
     ConstantKernel,
     CosineKernel,
+    HammingIMQKernel,
     IndexKernel,
     Kernel,
     LinearKernel,
@@ -37,6 +39,7 @@ from gpytorch.kernels import (
     PeriodicKernel,
     PolynomialKernel,
     ProductKernel,
+    ProductStructureKernel,
     RBFKernel,
     RFFKernel,
     RQKernel,
@@ -45,7 +48,9 @@ from gpytorch.kernels import (
     SpectralMixtureKernel,
 )
 from linear_operator import to_dense
+from scipy.special import gammaincinv
 from torch import Tensor
+from torch.nn import Parameter
 
 from surrogates.functions.draws import (
     LARGEST_RATIO,
@@ -56,6 +61,7 @@ from surrogates.functions.draws import (
     category_frequencies,
     harmonics,
     standard_normal,
+    strata,
     weighted_frequencies,
 )
 from surrogates.functions.mixing import SEVERAL, shuffled, turns
@@ -421,6 +427,17 @@ class WaveSource:
     def _main_effects(self, kernel: MainEffectsKernel, columns: Tensor, tails: Tensor) -> Waves:
         return self._called(kernel.summands(), columns, tails)
 
+    def _structure(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
+        """A sum or product of one kernel of every input, which may have a lengthscale for each."""
+        parts = [deepcopy(kernel.base_kernel) for _ in columns]
+        for i, part in enumerate(parts):
+            part.active_dims = columns.new_tensor([i])
+            for own in part.modules():
+                if getattr(own, "has_lengthscale", False) and own.lengthscale.shape[-1] > 1:
+                    own.raw_lengthscale = Parameter(own.raw_lengthscale[..., [i]])
+        kind = ProductKernel if isinstance(kernel, ProductStructureKernel) else AdditiveKernel
+        return self._called(kind(*parts), columns, tails)
+
     def _harmonics(self, rate: float, period: float, column: Tensor, tails: Tensor) -> Waves:
         orders, ratios = harmonics(rate, tails, self.generator)
         frequencies = (2.0 * math.pi / period) * orders.to(self.like).unsqueeze(0)
@@ -616,6 +633,23 @@ def _fourier(
     return omega[:, order.repeat(-(-count // len(order)))[:count].to(omega.device)], 1.0
 
 
+def _hamming(
+    kernel: HammingIMQKernel, dim: int, count: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """With m letters that differ, (α + m)^-β ∝ E exp(−τ m) for τ ~ Gamma(β, rate α): a product
+    over the places of the sequence. There [a = b] = E cos(θ_a − θ_b), with a phase θ for every
+    letter of the alphabet, and exp(−τ) + (1 − exp(−τ)) [a = b] leaves the place out now and then.
+    """
+    letters = kernel.vocab_size
+    quantiles = gammaincinv(kernel.beta.item(), strata(count, generator))
+    rates = torch.from_numpy(quantiles) / kernel.alpha.item()
+    shape = (dim // letters + dim, count)
+    draws = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
+    there, phases = draws.cpu().split([dim // letters, dim])
+    counted = (there > torch.exp(-rates)).repeat_interleave(letters, dim=0)
+    return 2.0 * math.pi * phases * counted, (1.0 + 1.0 / kernel.alpha) ** kernel.beta
+
+
 FORMS |= {
     RBFKernel: KernelForm(("ard_num_dims",), WaveSource._rbf, has_tails=True),
     MaternKernel: KernelForm(("nu", "ard_num_dims"), WaveSource._matern, has_tails=True),
@@ -626,12 +660,15 @@ FORMS |= {
     PolynomialKernel: KernelForm(("power",), WaveSource._polynomial),
     CategoricalKernel: KernelForm(("ard_num_dims",), WaveSource._categorical),
     TanimotoKernel: KernelForm((), WaveSource._tanimoto),
+    AdditiveStructureKernel: KernelForm(None, WaveSource._structure),
+    ProductStructureKernel: KernelForm(None, WaveSource._structure),
     IndexKernel: KernelForm(None, WaveSource._index, of_one_input=True),
     PositiveIndexKernel: KernelForm(None, WaveSource._index, of_one_input=True),
     MainEffectsKernel: KernelForm(("ard_num_dims",), WaveSource._main_effects),
     TaskKernel: KernelForm(("num_tasks", "rank"), WaveSource._index, of_one_input=True),
 }
 register_kernel(ConstantKernel, spectrum=_constant, settings=())
+register_kernel(HammingIMQKernel, spectrum=_hamming, settings=("vocab_size",))
 register_kernel(RFFKernel, spectrum=_fourier)
 register_kernel(SpectralDeltaKernel, spectrum=_fourier)
 register_kernel(

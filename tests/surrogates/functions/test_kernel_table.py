@@ -89,6 +89,12 @@ def spectral_mixture(d: int) -> Kernel:
     return kernel
 
 
+def anisotropic(d: int) -> Kernel:
+    kernel = RBFKernel(ard_num_dims=d)
+    kernel.lengthscale = torch.linspace(0.4, 0.8, d)
+    return kernel
+
+
 def multi_output(kernel: Kernel) -> Entry:
     return Entry(lambda d: kernel, refused="it has several values for two points")
 
@@ -133,17 +139,9 @@ TABLE: dict[type[Kernel], Entry] = {
     gk.CylindricalKernel: Entry(
         lambda d: gk.CylindricalKernel(3, gk.MaternKernel()), in_ball, without_paths=NO_SPECTRUM
     ),
-    gk.HammingIMQKernel: Entry(
-        lambda d: gk.HammingIMQKernel(4), one_hot, without_paths=NO_SPECTRUM
-    ),
-    gk.AdditiveStructureKernel: Entry(
-        lambda d: gk.AdditiveStructureKernel(RBFKernel(), d),
-        without_paths="write the sum of kernels with `active_dims`",
-    ),
-    gk.ProductStructureKernel: Entry(
-        lambda d: gk.ProductStructureKernel(RBFKernel(), d),
-        without_paths="write the product of kernels with `active_dims`",
-    ),
+    gk.HammingIMQKernel: Entry(lambda d: gk.HammingIMQKernel(4), one_hot),
+    gk.AdditiveStructureKernel: Entry(lambda d: gk.AdditiveStructureKernel(anisotropic(d), d)),
+    gk.ProductStructureKernel: Entry(lambda d: gk.ProductStructureKernel(RBFKernel(), d)),
     gk.NewtonGirardAdditiveKernel: Entry(
         lambda d: gk.NewtonGirardAdditiveKernel(RBFKernel(ard_num_dims=d), d, 1),
         without_paths="write the sum of products of kernels with `active_dims`",
@@ -203,7 +201,7 @@ BY_NAME = {kind.__name__: entry for kind, entry in TABLE.items()}
 MODELS = [name for name, entry in BY_NAME.items() if not entry.refused]
 PATHS = [name for name in MODELS if not BY_NAME[name].without_paths]
 # Constant in their inputs, which are no numbers
-DISCRETE = {"CategoricalKernel", "TanimotoKernel"}
+DISCRETE = {"CategoricalKernel", "TanimotoKernel", "HammingIMQKernel"}
 
 
 def model(name: str, d: int, n: int = 60, dtype: torch.dtype = torch.float64) -> PathwiseGP:
