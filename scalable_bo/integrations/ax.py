@@ -19,16 +19,18 @@ import torch
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling, Request
+from acquisition.constraints import FeasibleSet
 from acquisition.outcomes import Outcome, only_output
+from acquisition.selection import KnownPoints
 from acquisition.strategies import STRATEGIES, make_strategy
 from acquisition.strategy import Strategy
 from scalable_bo._packages import require
 from scalable_bo.integrations.ax_node import ThompsonNode, node_to_dict
 from scalable_bo.integrations.box import Box, LinearConstraints
-from scalable_bo.integrations.chooser import Chooser, fitted_model
-from scalable_bo.integrations.discrete import discrete_batch, split_batches
+from scalable_bo.integrations.chooser import Chooser, fitted_model, split_batches
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.training import TrainingData
+from scalable_bo.study.design import ENUMERATED_UP_TO
 from surrogates import CG, SDD, SGD, Auto, Cholesky, PathwiseGP, SketchAndProject, checks
 from surrogates.systems.preconditioners import Exact, Identity, Nystrom, PivotedCholesky
 
@@ -162,8 +164,7 @@ class ThompsonAcquisition(Acquisition):
     of a posterior path of its own.
 
     For Ax's modular BoTorch generator, with a ``SurrogateSpec`` of ``PathwiseGP`` and
-    ``allow_batched_models=False``. Discrete parameters get values of theirs, chosen on the paths:
-    see :func:`discrete_batch`.
+    ``allow_batched_models=False``. Discrete parameters take their values while paths are maximised.
 
     ``acquisition_options`` of the generator are
 
@@ -228,15 +229,15 @@ class ThompsonAcquisition(Acquisition):
             goal=goal,
             batches=self._batches(goal.get("objective", only_output), n),
         )
-        options = self.options.get("sampler_options")
-        sampler = partial(ParallelThompsonSampling, **options) if options else None
-        strategy = make_strategy(self.options.get("strategy", "thompson"), sampler)
-        grid = _Grid(search_space_digest, set(fixed), bounds)
-        points = self._chosen(request, strategy, grid)
-        if not len(points):
+        grid = _Grid(search_space_digest, fixed, bounds)
+        left = grid.left(request.feasible_set, X, self.X_pending)
+        if left is not None:
+            request = replace(request, q=min(n, len(left)), choices=left)
+        if not request.q:
             raise SearchSpaceExhausted(
                 "All feasible points of the discrete search space are evaluated or pending."
             )
+        points = self._chosen(request, grid)
         points = points if rounding_func is None else rounding_func(points)
         with torch.no_grad():
             means = cast(PathwiseGP | ModelListGP, self._model).posterior(points).mean
@@ -274,29 +275,27 @@ class ThompsonAcquisition(Acquisition):
             "outcome_constraints": get_outcome_constraint_transforms(self._outcome_constraints),
         }
 
-    def _chosen(self, request: Request, strategy: Strategy, grid: _Grid) -> Tensor:
+    def _chosen(self, request: Request, grid: _Grid) -> Tensor:
         """Return the batch by Ax's model or the surrogate of a study."""
+        options = self.options.get("sampler_options")
+        sampler = partial(ParallelThompsonSampling, **options) if options else None
+        strategy = make_strategy(self.options.get("strategy", "thompson"), sampler)
+        if grid.is_discrete:
+            request = replace(request, constraints={**request.constraints, "rounding": grid.round})
         if self.options.get("surrogate", "ax") == "ax":
-            return discrete_batch(strategy, request, to_grid=grid.round, steps=grid.steps)
+            return strategy.generate(request)
         box = Box.of(request.bounds)
-        choose = partial(
-            discrete_batch,
-            strategy,
-            to_grid=box.on_cube(grid.round),
-            steps=grid.steps / box.sides,
-        )
         on_cube = _on_cube(request, box)
         factory = SurrogateFactory.default(
             len(box.sides), request.bounds.dtype, request.bounds.device
         )
         if "objective" in request.goal:
-            chosen = choose(self._by_several(on_cube, factory, strategy, box))
+            chosen = strategy.generate(self._by_several(on_cube, factory, strategy, box))
         else:
-            seconds = self.options.get("ask_seconds")
+            seconds = self.options.get("ask_seconds") if request.choices is None else None
             (dataset,) = self._datasets()
             data = _training_data(dataset, box, request.goal["maximize"])
-            chooser = Chooser(factory, strategy, partial(choose, known=data.U), seconds)
-            chosen, choice = chooser.generate(
+            chosen, choice = Chooser(factory, strategy, seconds).generate(
                 data,
                 request.q,
                 request.generator,
@@ -304,10 +303,7 @@ class ThompsonAcquisition(Acquisition):
             )
             if choice:
                 self.models_used = [dict.fromkeys(dataset.outcome_names, choice)]
-        points = grid.round(box.from_cube(chosen))  # values of the grid, which products may miss
-        for column, value in request.constraints["fixed_features"].items():
-            points[:, column] = value
-        return points
+        return grid.round(box.from_cube(chosen))  # values of the grid, which products may miss
 
     def _by_several(
         self, request: Request, factory: SurrogateFactory, strategy: Strategy, box: Box
@@ -358,6 +354,7 @@ def _on_cube(request: Request, box: Box) -> Request:
         request,
         bounds=box.to_cube(request.bounds),
         X_pending=None if request.X_pending is None else box.to_cube(request.X_pending),
+        choices=None if request.choices is None else box.to_cube(request.choices),
         constraints=box.constraints_on_cube(request.constraints),
         goal=goal,
         batches=request.batches if maximize else [-values for values in request.batches],
@@ -365,42 +362,50 @@ def _on_cube(request: Request, box: Box) -> Request:
 
 
 class _Grid:
-    """The values of the discrete parameters in Ax's transformed search space,
-    where a categorical one is a group of one-hot columns.
+    """What the discrete and the fixed parameters may be in Ax's transformed search space, where a
+    categorical one is a group of one-hot columns.
+
+    Args:
+        fixed: values by the column.
     """
 
-    def __init__(self, digest: SearchSpaceDigest, fixed: set[int], bounds: Tensor) -> None:
-        names = digest.feature_names
+    def __init__(
+        self, digest: SearchSpaceDigest, fixed: Mapping[int, float], bounds: Tensor
+    ) -> None:
         groups: dict[str, list[int]] = {}
-        for i, name in enumerate(names):
+        for i, name in enumerate(digest.feature_names):
             if OH_PARAM_INFIX in name and i not in fixed:
                 groups.setdefault(name.partition(OH_PARAM_INFIX)[0], []).append(i)
-        self._groups = list(groups.values())
-        self._values = {
-            i: bounds.new_tensor(sorted(values))
-            for i, values in digest.discrete_choices.items()
-            if i not in fixed
-        }
-        self.steps = bounds.new_zeros(len(names))
-        self.steps[[i for group in self._groups for i in group]] = 1.0
-        for i, values in self._values.items():
-            self.steps[i] = values.diff().max() if len(values) > 1 else 0.0
+        single = {i: sorted(of) for i, of in digest.discrete_choices.items() if i not in fixed}
+        self.is_discrete = bool(groups or single)
+        single |= {i: [value] for i, value in fixed.items()}
+        # By their columns, the rows of which they hold one
+        self._rows = [([i], bounds.new_tensor(values)[:, None]) for i, values in single.items()]
+        for columns in groups.values():
+            corners = torch.eye(len(columns), device="cpu").to(bounds)
+            self._rows += [(columns, corners if len(columns) > 1 else bounds[:, columns])]
 
     def round(self, X: Tensor) -> Tensor:
-        """Return the nearest grid points to X (..., d)."""
+        """Return the nearest grid points to X (..., d), of one-hot columns the largest one set."""
         X = X.clone()
-        for i, values in self._values.items():
-            X[..., i] = values[(X[..., i, None] - values).abs().argmin(-1)]
-        for group in self._groups:
-            X[..., group] = _nearest_corner(X[..., group])
+        for columns, rows in self._rows:
+            distances = (X[..., None, columns] - rows).square().sum(-1)
+            X[..., columns] = rows[distances.argmin(-1)]
         return X
 
-
-def _nearest_corner(U: Tensor) -> Tensor:
-    """Return U (..., k) as Ax reads it: the largest of k columns set, a single one by its half."""
-    if U.shape[-1] == 1:
-        return U.round()
-    return torch.nn.functional.one_hot(U.argmax(-1), U.shape[-1]).to(U)
+    def left(self, feasible: FeasibleSet, *known: Tensor | None) -> Tensor | None:
+        """Return the feasible points (c, d) of a small finite grid that are not among the ``known``
+        (n, d); ``None`` of another.
+        """
+        order = torch.tensor([i for columns, _ in self._rows for i in columns], device="cpu")
+        counts = [len(rows) for _, rows in self._rows]
+        if len(order) < feasible.bounds.shape[1] or math.prod(counts) > ENUMERATED_UP_TO:
+            return None
+        numbers = torch.cartesian_prod(*(torch.arange(count, device="cpu") for count in counts))
+        chosen = zip(self._rows, numbers.reshape(-1, len(counts)).T, strict=True)
+        X = torch.cat([rows[number] for (_, rows), number in chosen], dim=1)[:, order.argsort()]
+        taken = KnownPoints(torch.cat([X for X in known if X is not None]), feasible.bounds)
+        return X[feasible.contains(X) & ~taken.near(X)]
 
 
 register_model(PathwiseGP)

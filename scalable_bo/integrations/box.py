@@ -48,7 +48,9 @@ class Box:
         return lambda U: self.to_cube(function(self.from_cube(U)))
 
     def constraints_on_cube(self, constraints: Mapping[str, Any]) -> dict[str, Any]:
-        """Return linear constraints, Σ cᵢ xᵢ ≥ or = r, and fixed features on the unit cube."""
+        """Return linear constraints, Σ cᵢ xᵢ ≥ or = r, fixed features and, if there is one, a
+        rounding on the unit cube.
+        """
 
         def moved(given: LinearConstraints | None) -> LinearConstraints | None:
             return given and [
@@ -56,7 +58,9 @@ class Box:
             ]
 
         fixed = constraints["fixed_features"]
+        rounding = constraints.get("rounding")
         return {
+            "rounding": rounding and self.on_cube(rounding),
             "inequality_constraints": moved(constraints["inequality_constraints"]),
             "equality_constraints": moved(constraints["equality_constraints"]),
             "fixed_features": {

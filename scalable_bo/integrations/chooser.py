@@ -24,14 +24,12 @@ class Chooser:
 
     Attributes:
         factory: of surrogates.
-        strategy: what they are for.
-        choose: answers a request, by that strategy.
+        strategy: answers a request.
         seconds: that a batch is to take; ``None`` for as long as all values take.
     """
 
     factory: SurrogateFactory
     strategy: Strategy
-    choose: Callable[[Request], Tensor]
     seconds: float | None = None
 
     def generate(
@@ -60,7 +58,7 @@ class Chooser:
                 chosen = choose_parts(
                     parts,
                     lambda part: request_of(part.models[0], part.q),
-                    self.choose,
+                    self.strategy.generate,
                     generator,
                 )
                 return chosen.points, reason
@@ -70,7 +68,7 @@ class Chooser:
         request = request_of(model, q)
         if kept.kept is not None:  # values are left out, not their points
             request = request.beside(data.U[~kept.kept].to(request.bounds))
-        return self.choose(request), reason
+        return self.strategy.generate(request), reason
 
 
 def fitted_model(
@@ -95,3 +93,11 @@ def fitted_model(
     few = is_for_few(strategy, q, len(data.U))
     fitted, data = fit_warped(factory, data, generator, few=few, deadline=deadline)
     return factory.build(data, fitted), data
+
+
+def split_batches(values: Tensor, first: int, q: int) -> list[Tensor]:
+    """Return values (n,) in the order of their evaluation as batches for a ``Request``: the
+    ``first`` ones, then q at a time.
+    """
+    parts = (values[:first], *values[first:].split(q))
+    return [part for part in parts if len(part)]

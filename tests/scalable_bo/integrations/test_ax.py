@@ -21,6 +21,7 @@ from ax.core.search_space import SearchSpaceDigest
 from ax.exceptions.core import SearchSpaceExhausted, UnsupportedError
 
 from acquisition import STRATEGIES, ParallelThompsonSampling, Request, TrustRegionStrategy
+from acquisition.constraints import FeasibleSet
 from acquisition.strategies import AutoStrategy
 from scalable_bo.integrations.ax import _Grid, pathwise_generation_strategy
 from scalable_bo.integrations.ax_node import ThompsonNode
@@ -305,10 +306,31 @@ def test_grids_round_ordered_values_and_one_hot_groups() -> None:
         bounds=[(0.0, 1.0), (0.0, 1.0), (0.0, 1.0), (0.0, 4.0), (1.0, 3.0)],
         discrete_choices={3: [0.0, 1.0, 4.0], 4: [1, 2, 3]},
     )
-    grid = _Grid(digest, {4}, torch.tensor(digest.bounds, dtype=torch.float64).T)
-    assert grid.steps.tolist() == [0.0, 1.0, 1.0, 3.0, 0.0]
+    bounds = torch.tensor(digest.bounds, dtype=torch.float64).T
+    grid = _Grid(digest, {4: 2.0}, bounds)
+    assert grid.is_discrete
     X = torch.tensor([[0.3, 0.2, 0.1, 2.6, 2.2]], dtype=torch.float64)
-    assert grid.round(X).tolist() == [[0.3, 1.0, 0.0, 4.0, 2.2]]
+    assert grid.round(X).tolist() == [[0.3, 1.0, 0.0, 4.0, 2.0]]
+    assert grid.left(FeasibleSet.of(bounds), X) is None
+
+
+def test_a_small_grid_has_the_points_left_that_meet_the_constraints_and_are_not_known() -> None:
+    digest = SearchSpaceDigest(
+        feature_names=["kind_OH_PARAM_0", "k", "kind_OH_PARAM_1", "one_OH_PARAM_0"],
+        bounds=[(0.0, 1.0), (1.0, 3.0), (0.0, 1.0), (0.0, 1.0)],
+        discrete_choices={1: [1, 2, 3]},
+    )
+    bounds = torch.tensor(digest.bounds, dtype=torch.float64).T
+    at_most_two = (torch.tensor([1]), torch.tensor([-1.0], dtype=torch.float64), -2.0)
+    feasible = FeasibleSet.of(bounds, inequality_constraints=[at_most_two])
+    known = torch.tensor([[1.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
+    left = _Grid(digest, {}, bounds).left(feasible, known, None)
+    assert left is not None
+    expected = [[a, k, 1 - a, b] for a in (0, 1) for k in (1, 2) for b in (0, 1)]
+    assert sorted(left.tolist()) == sorted(p for p in expected if p != known[0].tolist())
+    fixed = _Grid(digest, {1: 2.0, 3: 1.0}, bounds).left(feasible, known, left[:0])
+    assert fixed is not None
+    assert sorted(fixed.tolist()) == [[0.0, 2.0, 1.0, 1.0], [1.0, 2.0, 0.0, 1.0]]
 
 
 def tell_many(client: Client, n: int) -> None:
