@@ -91,19 +91,6 @@ class _Written:
         numbers = numbers.exp() if self.axis == "log" else numbers
         return self.placed(numbers.clamp(*ends)).unique()
 
-    @property
-    def axis(self: Any) -> str:
-        """What it is drawn on: "linear", "log" or "category"."""
-        return "log" if self.log else "linear"
-
-    @property
-    def in_words(self: Any) -> str:
-        """What a value may be, as people say it."""
-        text = f"{self.low:.10g} to {self.high:.10g}"
-        text += " in whole numbers" * (self.type == "int")
-        text += "" if self.step in (None, 1) else f" in steps of {self.step:.10g}"
-        return text + ", on a logarithmic scale" * self.log
-
     def rounded(self, number: float) -> float:
         """Return a number of a value without the digits that nobody sets."""
         return float(number)
@@ -126,46 +113,38 @@ class _Written:
         ]
 
 
-@dataclass(frozen=True, repr=False)
-class Float(_Written):
-    """A real parameter between ``low`` and ``high``, both included.
-
-    Args:
-        low: smallest value, in the user's units.
-        high: largest value, above ``low``.
-        log: spread the search evenly over log(value); needs ``low`` > 0.
-        step: the distance of the values, ``low`` and ``high`` two of them; ``None`` for all reals.
-        active_if: where there is this parameter at all: by the names of parameters before it, one
-            of their values or a list of them, such as ``{"optimizer": "sgd"}``; ``None`` for
-            everywhere.
-    Raises:
-        TypeError: if a bound is not a number.
-        ValueError: if a bound is not finite, the bounds are reversed or equal, or ``log`` is set
-            with ``low`` <= 0 or ``step``.
-    """
+class _Number(_Written):
+    """A number between two others, in steps or not: what ``Float`` and ``Int`` share."""
 
     low: float
     high: float
-    log: bool = False
-    step: float | None = None
-    active_if: Condition | None = field(default=None, hash=False)
-    type: ClassVar[str] = "float"
+    log: bool
+    step: float | None
+    active_if: Condition | None
     num_columns: ClassVar[int] = 1
+    all_steps: ClassVar[float | None]  # that say nothing
+    _unit: Any = None  # of a ``Float`` the number by which all values are whole ones
 
-    def __post_init__(self) -> None:
-        # 0, 0.0 and NumPy's zeros make the same space.
-        object.__setattr__(self, "low", finite("low", self.low))
-        object.__setattr__(self, "high", finite("high", self.high))
+    def _settle(self, lowest: str) -> None:
+        """Check what all bounds must be; ``lowest`` says from where on logarithms are allowed."""
         object.__setattr__(self, "log", flag("log", self.log))
         object.__setattr__(self, "active_if", condition(self.active_if))
-        _check_bounds(self.low, self.high)
+        if self.low >= self.high:
+            raise ValueError(
+                f"`low` must be below `high`, got low = {self.low} and high = {self.high}. Swap"
+                " them?"
+            )
+        if not math.isfinite(self.high - self.low):
+            raise ValueError(
+                f"`high` must be less than 1.8e+308 above `low`, got low = {self.low} and high ="
+                f" {self.high}. Narrow them."
+            )
         if self.log and self.low <= 0:
             raise ValueError(
-                f"`low` must be positive with `log=True`, got {self.low}. Raise it or use"
+                f"`low` must be {lowest} with `log=True`, got {self.low}. Raise it or use"
                 " `log=False`."
             )
-        if self.step is not None:
-            object.__setattr__(self, "step", finite("step", self.step))
+        if self.step is not None and self.step != self.all_steps:
             _check_step(self.step, self.low, self.high, self.log)
 
     @cached_property
@@ -176,8 +155,21 @@ class Float(_Written):
     @property
     def requirement(self) -> str:
         """What a value must be, in words."""
-        steps = "" if self.step is None else f" in steps of {self.step}"
+        steps = "" if self.step == self.all_steps else f" in steps of {self.step}"
         return f"between {self.low} and {self.high}{steps}"
+
+    @property
+    def axis(self) -> str:
+        """What it is drawn on: "linear", "log" or "category"."""
+        return "log" if self.log else "linear"
+
+    @property
+    def in_words(self) -> str:
+        """What a value may be, as people say it."""
+        text = f"{self.low:.10g} to {self.high:.10g}"
+        text += " in whole numbers" * (self.type == "int")
+        text += "" if self.step == self.all_steps else f" in steps of {self.step:.10g}"
+        return text + ", on a logarithmic scale" * self.log
 
     def valid(self, numbers: Tensor) -> Tensor:
         """Return which numbers are values of this parameter; NaN is none."""
@@ -202,38 +194,68 @@ class Float(_Written):
         """Map values in [``low``, ``high``] to [0, 1]; with steps, each to the middle of its
         share.
         """
-        if self.step is not None:
-            return self.line.normalize(values)
-        low = self.low
-        high = self.high
-        if self.log:
-            low = math.log(low)
-            high = math.log(high)
-            values = values.log()
+        low, high = map(math.log, self._ends) if self.log else self._ends
+        values = values.log() if self.log else values
         return ((values - low) / (high - low)).clamp(0.0, 1.0)
 
     def unnormalize(self, units: Tensor) -> Tensor:
-        """Map numbers in [0, 1] to values in [``low``, ``high``];
+        """Map numbers in [0, 1] to values, with steps to those whose share they lie in;
         the ends to the bounds themselves, whatever the rounding.
         """
-        if self.step is not None:
-            return self.placed(self.line.unnormalize(units))
-        if self.log:
-            values = torch.exp(
-                math.log(self.low) + units * (math.log(self.high) - math.log(self.low))
-            )
-        else:
-            values = self.low + units * (self.high - self.low)
-        values = torch.where(units == 1, self.high, torch.where(units == 0, self.low, values))
-        return values.clamp(self.low, self.high)
+        low, high = map(math.log, self._ends) if self.log else self._ends
+        values = low + units * (high - low)
+        values = values.exp() if self.log else values
+        low, high = self._ends
+        values = torch.where(units == 1, high, torch.where(units == 0, low, values))
+        return self.placed(values.clamp(low, high))
+
+    @property
+    def line(self) -> Float:
+        """The real interval behind the parameter, with steps the one that is shared out among the
+        values.
+        """
+        return Float(*self._ends, self.log)
 
     @cached_property
-    def line(self) -> Float:
-        """The real interval behind the parameter: itself or, with steps, the one that is shared out
-        among the values.
-        """
-        half = 0.0 if self.step is None else 0.5 * self.step
-        return self if self.step is None else Float(self.low - half, self.high + half)
+    def _ends(self) -> tuple[float, float]:
+        """The ends of the line: with steps, half of one beyond the bounds."""
+        half = 0.5 * (self.step or 0.0)
+        return self.low - half, self.high + half
+
+
+@dataclass(frozen=True, repr=False)
+class Float(_Number):
+    """A real parameter between ``low`` and ``high``, both included.
+
+    Args:
+        low: smallest value, in the user's units.
+        high: largest value, above ``low``.
+        log: spread the search evenly over log(value); needs ``low`` > 0.
+        step: the distance of the values, ``low`` and ``high`` two of them; ``None`` for all reals.
+        active_if: where there is this parameter at all: by the names of parameters before it, one
+            of their values or a list of them, such as ``{"optimizer": "sgd"}``; ``None`` for
+            everywhere.
+    Raises:
+        TypeError: if a bound is not a number.
+        ValueError: if a bound is not finite, the bounds are reversed or equal, or ``log`` is set
+            with ``low`` <= 0 or ``step``.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+    active_if: Condition | None = field(default=None, hash=False)
+    type: ClassVar[str] = "float"
+    all_steps: ClassVar[float | None] = None
+
+    def __post_init__(self) -> None:
+        # 0, 0.0 and NumPy's zeros make the same space.
+        object.__setattr__(self, "low", finite("low", self.low))
+        object.__setattr__(self, "high", finite("high", self.high))
+        if self.step is not None:
+            object.__setattr__(self, "step", finite("step", self.step))
+        self._settle("positive")
 
     @cached_property
     def _unit(self) -> float | None:
@@ -258,7 +280,7 @@ class Float(_Written):
 
 
 @dataclass(frozen=True, repr=False)
-class Int(_Written):
+class Int(_Number):
     """An integer parameter between ``low`` and ``high``, both included.
 
     Each integer has the same share of the unit interval (with ``log``: of the logarithmic one) and
@@ -270,8 +292,6 @@ class Int(_Written):
         log: spread the search evenly over log(value); needs ``low`` ≥ 1.
         step: the distance of the values, ``low`` and ``high`` two of them.
         active_if: as in ``Float``.
-    Attributes:
-        line: the real interval that is shared out among the integers.
     Raises:
         TypeError: if a bound is not an int.
         ValueError: if the bounds are reversed or equal, beyond ±2⁴⁰, or ``log`` is set with ``low``
@@ -283,9 +303,8 @@ class Int(_Written):
     log: bool = False
     step: int = 1
     active_if: Condition | None = field(default=None, hash=False)
-    line: Float = field(init=False, compare=False)
     type: ClassVar[str] = "int"
-    num_columns: ClassVar[int] = 1
+    all_steps: ClassVar[float | None] = 1
 
     def __post_init__(self) -> None:
         for name in ("low", "high", "step"):
@@ -299,50 +318,15 @@ class Int(_Written):
                     f"`{name}` must lie within ±2**40, got {short(bound)}. Use `Float`."
                 )
             object.__setattr__(self, name, int(bound))
-        object.__setattr__(self, "log", flag("log", self.log))
-        object.__setattr__(self, "active_if", condition(self.active_if))
-        _check_bounds(self.low, self.high)
-        if self.log and self.low < 1:
-            raise ValueError(
-                f"`low` must be at least 1 with `log=True`, got {self.low}. Raise it or use"
-                " `log=False`."
-            )
-        if self.step != 1:
-            _check_step(self.step, self.low, self.high, self.log)
-        # Made once: every point of every search needs it.
-        half = 0.5 * self.step
-        object.__setattr__(self, "line", Float(self.low - half, self.high + half, self.log))
-
-    @property
-    def num_values(self) -> float:
-        """How many values there are."""
-        return (self.high - self.low) // self.step + 1
+        self._settle("at least 1")
 
     @property
     def requirement(self) -> str:
         """What a value must be, in words."""
-        steps = "" if self.step == 1 else f" in steps of {self.step}"
-        return f"an integer between {self.low} and {self.high}{steps}"
-
-    def valid(self, numbers: Tensor) -> Tensor:
-        """Return which numbers are values of this parameter; NaN is none."""
-        return self._inside(numbers) & (numbers == self.placed(numbers))
+        return f"an integer {super().requirement}"
 
     def _inside(self, numbers: Tensor) -> Tensor:
-        return (numbers >= self.low) & (numbers <= self.high) & (numbers == numbers.round())
-
-    def placed(self, numbers: Tensor) -> Tensor:
-        """Return the nearest values to numbers."""
-        values = self.low + ((numbers - self.low) / self.step).round() * self.step
-        return values.clamp(self.low, self.high)
-
-    def normalize(self, values: Tensor) -> Tensor:
-        """Map values to [0, 1], each to the middle of its share."""
-        return self.line.normalize(values)
-
-    def unnormalize(self, units: Tensor) -> Tensor:
-        """Map numbers in [0, 1] to the values whose share they lie in."""
-        return self.placed(self.line.unnormalize(units))
+        return super()._inside(numbers) & (numbers == numbers.round())
 
     def value(self, number: float) -> int:
         """Return the value of a number."""
@@ -502,18 +486,6 @@ def read_parameter(value: Any, place: str) -> Any:
         )
     table = {key: read_plain(value[key]) for key in value if key != "type"}
     return read_fields(KINDS[name], table, place)
-
-
-def _check_bounds(low: float, high: float) -> None:
-    if low >= high:
-        raise ValueError(
-            f"`low` must be below `high`, got low = {low} and high = {high}. Swap them?"
-        )
-    if not math.isfinite(high - low):
-        raise ValueError(
-            f"`high` must be less than 1.8e+308 above `low`, got low = {low} and high = {high}."
-            " Narrow them."
-        )
 
 
 def _check_step(step: float, low: float, high: float, log: bool) -> None:
