@@ -13,9 +13,8 @@ from torch import Tensor
 
 from scalable_bo._packages import require
 from scalable_bo.space.cell_texts import position
-from scalable_bo.space.constraints import Conditions
 from scalable_bo.space.parameters import Categorical, Int, Parameter
-from scalable_bo.space.plain_values import Choice, refusal
+from scalable_bo.space.plain_values import Choice
 
 require("pandas", extra="tables", user="A table of points")
 
@@ -24,13 +23,13 @@ import pandas as pd
 
 def read_frame(
     params: Mapping[str, Parameter],
-    conditions: Conditions | None,
     fixed_values: Mapping[str, Choice],
     frame: pd.DataFrame,
     first_row: int,
-    observed: bool,
 ) -> Tensor:
-    """Read points (n, d) from the columns of a DataFrame; arguments as ``Space.from_frame``."""
+    """Return the numbers (n, d) in the columns of a DataFrame, NaN for what is none; arguments as
+    ``Space.from_frame``.
+    """
     if missing := [name for name in params if name not in frame.columns]:
         raise ValueError(
             f"The data must have the columns {', '.join(params)}, got none for"
@@ -53,22 +52,7 @@ def read_frame(
                 f" {first_row + row}. Leave the row out."
             )
     read = [_numbers(param, frame[name]) for name, param in params.items()]
-    points = torch.from_numpy(np.stack(read, axis=1))
-    active = torch.ones_like(points, dtype=torch.bool)
-    if conditions is not None:
-        points = conditions.settled(points)
-        active = conditions.active(points)
-    for column, (name, param) in enumerate(params.items()):
-        numbers = points[:, column]
-        valid, placed = param.valid(numbers), param.placed(numbers)
-        if observed:
-            placed, valid = param.observed(numbers)
-        valid |= ~active[:, column]
-        if not valid.all():
-            row = int((~valid).nonzero()[0])
-            raise refusal(name, param.requirement, frame[name].iloc[row], first_row + row)
-        points[:, column] = placed
-    return points + 0.0
+    return torch.from_numpy(np.stack(read, axis=1))
 
 
 def write_frame(

@@ -250,13 +250,21 @@ class Space:
         stays = stays.repeat_interleave(torch.tensor(widths, device=U.device), dim=-1)
         return torch.where(stays, U, placed)
 
-    def check(self, X: Any, first_row: int = 0, *, observed: bool = False) -> Tensor:
+    def check(
+        self,
+        X: Any,
+        first_row: int = 0,
+        *,
+        observed: bool = False,
+        cells: pd.DataFrame | None = None,
+    ) -> Tensor:
         """Return points in the user's units, (n, d), as float64, NaN for parameters that are not
         active, whatever stood there; constraints are not asked for.
 
         Args:
             first_row: what the first row is called in an error.
             observed: whether values between steps will do, too: something was observed there.
+            cells: what errors show in place of the numbers, by the names of the parameters.
         Raises:
             ValueError: if the shape is another, or a value is not finite or none of its
                 parameter's.
@@ -273,7 +281,8 @@ class Space:
                 valid |= ~self.conditions.active(points)[:, column]
             if not valid.all():
                 row = int((~valid).nonzero()[0])
-                raise refusal(name, param.requirement, numbers[row].item(), first_row + row)
+                received = numbers[row].item() if cells is None else cells[name].iloc[row]
+                raise refusal(name, param.requirement, received, first_row + row)
             columns.append(placed)
         return torch.stack(columns, dim=1) + 0.0
 
@@ -409,7 +418,8 @@ class Space:
         """
         from scalable_bo.space.frames import read_frame  # which needs an extra
 
-        return read_frame(self.params, self.conditions, self.fixed, frame, first_row, observed)
+        points = read_frame(self.params, self.fixed, frame, first_row)
+        return self.check(points, first_row, observed=observed, cells=frame)
 
     def to_frame(self, X: Tensor) -> pd.DataFrame:
         """Name the columns of points in the user's units, (n, d), in a DataFrame,
