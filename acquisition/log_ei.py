@@ -183,12 +183,14 @@ class _Posterior:
         tiles: of the covariance with the n points.
         inverse_root: L⁻¹ (n, n), of the values' covariance L Lᵀ.
         weights: (n, s), of the means.
+        variance: of the output before there are values, if it is the same everywhere.
     """
 
     data: DataSet
     tiles: KernelTiles
     inverse_root: Tensor
     weights: Tensor
+    variance: Tensor | None
 
     @classmethod
     def of(cls, data: DataSet, X: Tensor, Y: Tensor, noise: Tensor) -> "_Posterior":
@@ -199,15 +201,15 @@ class _Posterior:
         inverse_root = torch.linalg.solve_triangular(root, identity, upper=False)
         residuals = Y - data.mean_module(X).unsqueeze(1)
         weights = inverse_root.mT @ (inverse_root @ residuals)
-        return cls(data, KernelTiles.of(data.kernel, X, X), inverse_root, weights)
+        tiles = KernelTiles.of(data.kernel, X, X)
+        return cls(data, tiles, inverse_root, weights, tiles.variance)
 
     def moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return the means (k, s) and variances (k,) at X (k, d)."""
         covariance = CrossCovariance.apply(X, self.tiles)
         means = self.data.mean_module(X).unsqueeze(1) + covariance @ self.weights
         explained = (covariance @ self.inverse_root.mT).square().sum(1)
-        variance = self.tiles.variance
-        prior = self.data.kernel(X, diag=True) if variance is None else variance
+        prior = self.data.kernel(X, diag=True) if self.variance is None else self.variance
         return means, torch.maximum(prior - explained, LEAST_VARIANCE * prior)
 
     def draw(self, X: Tensor, seed: int) -> Tensor:

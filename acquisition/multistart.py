@@ -160,13 +160,13 @@ def _sharing_tiles(rounds: Iterable[Tensor], most: int) -> Iterator[list[Tensor]
     ``most`` candidates.
     """
     group: list[Tensor] = []
-    room = 0
+    whole = room = 0
     for candidates in rounds:
         if len(candidates) > room and group:
             yield group
             group = []
         if not group:
-            room = min(most, tile_side(candidates.device))
+            room = whole = whole or min(most, tile_side(candidates.device))
         group.append(candidates)
         room -= len(candidates)
     yield group

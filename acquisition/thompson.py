@@ -599,7 +599,10 @@ class ParallelThompsonSampling:
             )
         return std.expand_as(width)
 
-    def _report(self, stage: str, total: int, rows: Rows) -> Callable[[], None]:
+    def _report(self, stage: str, total: int, rows: Rows) -> Callable[[], None] | None:
+        """Return what is called after each part of a stage; ``None`` if nobody is to hear of it."""
+        if self.callback is None and not rows.is_shared:
+            return None
         done = 0
 
         def report() -> None:
