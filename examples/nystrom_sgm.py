@@ -65,6 +65,26 @@ for m in LEVELS:
         f" {curves[m][-1].mean():.3f} after {NUM_PASSES}"
     )
 
+# %% Let the steps decay, η_t = η t^(−θ), η such that they are as long in all as the constant ones
+for decay in (0.25, 0.5):
+    longer = step_size * (1 - decay) * (N * NUM_PASSES) ** decay
+    passes = descend(
+        lambda j, features=features: features[:, j],
+        y,
+        start,
+        longer,
+        1,
+        NUM_PASSES,
+        generator,
+        decay,
+    )
+    decayed = torch.stack([distance((features_x @ c).squeeze(-1)) for c in passes])
+    best = int(decayed.mean(1).argmin())
+    print(
+        f"m = {m:2d}, θ = {decay}: smallest distance {decayed[best].mean():.3f} after {best + 1}"
+        " passes"
+    )
+
 # %% Without knowing f, stop by held-out data, or choose a penalty by cross-validation
 stopped = []
 ridge = []

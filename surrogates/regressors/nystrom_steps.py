@@ -78,9 +78,10 @@ def descend(
     batch_size: int,
     num_passes: int,
     generator: torch.Generator,
+    decay: float = 0.0,
 ) -> Iterator[Tensor]:
     """Yield the coefficients c (..., r, s) after every pass of stochastic gradient steps
-    ``c ← c − (η/b) Φ_jᵀ (Φ_j c − y_j)``.
+    ``c ← c − (η_t/b) Φ_jᵀ (Φ_j c − y_j)``, η_t = η t^(−θ).
 
     The s columns differ in their step sizes, leading dimensions in their data; all see the same
     indices j.
@@ -91,6 +92,7 @@ def descend(
         initial: c before the first step.
         step_size: η (s,).
         batch_size: b; equal to n, every step takes all data once; less, b independent draws.
+        decay: θ in [0, 1), Theorem 5.22 of Lin and Rosasco (2017).
     """
     n = targets.shape[-1]
     done = 0
@@ -101,9 +103,9 @@ def descend(
         batches: Any = [slice(n)]
         if batch_size < n:
             batches = torch.randint(n, (last - done, batch_size), generator=generator, device="cpu")
-        for index in batches:
+        for step, index in enumerate(batches, done + 1):
             rows = features(index)
-            c -= scale * (rows.mT @ (rows @ c - targets[..., index, None]))
+            c -= step**-decay * scale * (rows.mT @ (rows @ c - targets[..., index, None]))
         done = last
         yield c.clone()
 

@@ -128,6 +128,19 @@ def test_a_pass_draws_n_data_whatever_the_batch() -> None:
     assert after == [12, 20, 32, 40]  # as soon as 10, 20, 30 and 40 have been
 
 
+def test_steps_decay_with_their_number_over_all_passes(generator: torch.Generator) -> None:
+    features = torch.randn(20, 4, generator=generator, dtype=torch.float64)
+    targets = torch.randn(20, generator=generator, dtype=torch.float64)
+    start = torch.zeros(4, 1, dtype=torch.float64)
+    step = torch.tensor([0.3], dtype=torch.float64)
+    found = list(descend(features.__getitem__, targets, start, step, 20, 5, generator, decay=0.5))
+    c = start
+    for number, after in enumerate(found, 1):
+        gradient = features.T @ (features @ c - targets[:, None]) / 20
+        c = c - 0.3 / math.sqrt(number) * gradient
+        torch.testing.assert_close(after, c)
+
+
 def test_leading_dimensions_are_separate_problems(generator: torch.Generator) -> None:
     features = torch.randn(3, 20, 4, generator=generator, dtype=torch.float64)
     targets = torch.randn(3, 20, generator=generator, dtype=torch.float64)
