@@ -67,7 +67,10 @@ def multi_task_kernel(
         task_prior=BetaPrior(2.5, 1.5),
         active_dims=[task],
     )
-    # In place of random numbers: correlations of a half
-    tasks.covar_factor = torch.full((num_tasks, rank), rank**-0.5, device="cpu")
-    tasks.var = torch.ones(num_tasks, device="cpu")
+    # In place of random numbers: correlations of a half, by columns that differ, as a fit moves
+    # columns that are equal alike
+    square = 1.0 / (rank + 2)
+    own = torch.eye(rank, device="cpu").repeat(-(-num_tasks // rank), 1)[:num_tasks]
+    tasks.covar_factor = square**0.5 * (1.0 + own)
+    tasks.var = torch.full((num_tasks,), 1.0 - square, device="cpu")
     return covar_module * tasks

@@ -139,6 +139,20 @@ def test_a_task_learns_from_another_that_is_like_it() -> None:
     assert (paths(points).mean(0) - wave(points).squeeze()).abs().max() < 0.2
 
 
+def test_tasks_that_share_another_need_not_be_alike() -> None:
+    def wave(X: torch.Tensor) -> torch.Tensor:
+        sine, cosine = torch.sin(9.0 * X[:, 0]), torch.cos(9.0 * X[:, 0])
+        tasks = torch.stack([sine, (sine + cosine) / 2**0.5, cosine], 1)
+        return tasks.gather(1, X[:, 1:].long())
+
+    x = torch.linspace(0, 1, 20, dtype=torch.float64).repeat(3)
+    X = torch.stack([x, torch.arange(3.0, dtype=torch.float64).repeat_interleave(20)], 1)
+    model = fit(PathwiseGP(X, wave(X), covar_module=multi_task_kernel(2, 3).double()), "exact")
+    K = model.covar_module.kernels[1].covar_matrix
+    # A factor with equal columns and the diagonal give at least equality
+    assert K[0, 2] * K[1, 1] < 0.9 * K[0, 1] * K[1, 2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
