@@ -21,13 +21,11 @@ from typing import Any, ClassVar
 import torch
 from gpytorch.kernels import RBFKernel
 from gpytorch.means import ZeroMean
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.fits.fit_cell import FitCell
-from benchmarks.fits.scores import FIRST_NOISE
+from benchmarks.fits.scores import first_model, load
 from scalable_bo.experiments.cells import Status
-from scalable_bo.experiments.models import zero_mean_model
-from scalable_bo.experiments.regression.data import load_table, split_table
 from surrogates import (
     FiniteFeatureGP,
     FourierFeatures,
@@ -39,8 +37,6 @@ from surrogates import (
 )
 
 KERNELS = ("linear", "gaussian")
-TEST_FRACTION = 0.1
-LEARNING_RATE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +78,7 @@ class BatchSizeCell(FitCell):
         checks.integer("width", self.width, 2)
 
     def measure(self, on_status: Status) -> dict[str, Any]:
-        table = load_table(self.data, self.data_dir)
-        rows = torch.randperm(len(table), generator=torch.Generator().manual_seed(self.seed))[
-            : self.n
-        ].numpy()
-        data = split_table(table[rows], self.seed, TEST_FRACTION)
+        data = load(self, test_fraction=0.1)
         X, y, test_X = (
             tensor.to(self.device) for tensor in (data.train_X, data.train_y, data.test_X)
         )
@@ -98,12 +90,12 @@ class BatchSizeCell(FitCell):
                 base, self.width, 2 * self.width, generator=torch.Generator().manual_seed(self.seed)
             )
             feature_map = nn.Sequential(feature_map, fourier)
-        model = finite_feature_model(X, y, feature_map)
+        model = first_model(X, y, FiniteFeatureGP, feature_map=feature_map.to(X))
         steps = self.max_epochs * max(1, len(X) // self.batch_size)
         settings = {
             "batch_size": min(self.batch_size, len(X)),
             "num_steps": steps,
-            "learning_rate": LEARNING_RATE,
+            "learning_rate": 0.01,
         }
         method = (BATCH_METHODS[self.method], lambda _: settings)
         generator = torch.Generator().manual_seed(self.seed)
@@ -131,12 +123,6 @@ def network(dim: int, width: int, seed: int) -> nn.Module:
             layer.bias.zero_()
         layers += [layer, nn.ReLU()]
     return nn.Sequential(*layers)
-
-
-def finite_feature_model(X: Tensor, y: Tensor, feature_map: nn.Module) -> FiniteFeatureGP:
-    """Return a zero-mean model of X (n, d) and y (n,), noise 0.1."""
-    feature_map = feature_map.to(X)
-    return zero_mean_model(X, y, FIRST_NOISE, FiniteFeatureGP, feature_map=feature_map).to(X)
 
 
 def _biased(model: FiniteFeatureGP, batch_size: int, num_steps: int, **options: Any) -> None:

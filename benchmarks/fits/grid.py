@@ -36,10 +36,6 @@ from surrogates import (
 )
 from surrogates.fitting.choice import FIT_EXACT_UP_TO
 
-NUM_TEST = 1000
-EXACT_UP_TO = 5000
-NUM_NEIGHBOURS = 256
-NUM_FEATURES = 8192
 FUNCTIONS = ("prior", "sine", "two", "ripples")
 KERNELS: dict[str, Callable[[int], Kernel]] = {
     "rbf": lambda d: RBFKernel(ard_num_dims=d),
@@ -118,11 +114,11 @@ class Data:
     test_y: Tensor
 
 
-def draw(cell: GridCell) -> Data:
+def draw(cell: GridCell, num_test: int = 1000) -> Data:
     """Return the data of a cell."""
     seed = zlib.crc32(f"{cell.n} {cell.d} {cell.seed}".encode())
     generator = torch.Generator().manual_seed(seed)
-    n, total = cell.n, cell.n + NUM_TEST
+    n, total = cell.n, cell.n + num_test
     X = torch.rand(total, cell.d, generator=generator, dtype=torch.float64)
     noise = torch.randn(total, 1, generator=generator, dtype=torch.float64)
     f = torch.zeros_like(noise) if cell.ratio == 0.0 else function(cell, X, generator)
@@ -132,7 +128,9 @@ def draw(cell: GridCell) -> Data:
     return Data(X[:n], y[:n], X[n:], f[n:], y[n:])
 
 
-def function(cell: GridCell, X: Tensor, generator: torch.Generator) -> Tensor:
+def function(
+    cell: GridCell, X: Tensor, generator: torch.Generator, num_features: int = 8192
+) -> Tensor:
     """Return values (n, 1) of mean 0 and variance 1 over the points."""
     if cell.data == "sine":
         f = torch.sin(6.0 * X[:, :1])
@@ -146,7 +144,7 @@ def function(cell: GridCell, X: Tensor, generator: torch.Generator) -> Tensor:
         kernel = getattr(kernel, "base_kernel", kernel).to(X)
         kernel.lengthscale = 0.3 * math.sqrt(cell.d)
         paths = PriorPaths.draw(
-            kernel, cell.d, 1, num_features=NUM_FEATURES, generator=generator, like=X
+            kernel, cell.d, 1, num_features=num_features, generator=generator, like=X
         )
         f = paths(X).T
     return (f - f.mean()) / f.std()
@@ -159,12 +157,18 @@ def model_of(cell: GridCell, X: Tensor, y: Tensor) -> PathwiseGP:
 
 
 @torch.no_grad()
-def judged(cell: GridCell, data: Data, model: PathwiseGP) -> Record:
-    """Return what the hyperparameters of ``model`` are worth, by exact predictions up to 5000
-    points and by those of the 256 nearest beyond.
+def judged(
+    cell: GridCell,
+    data: Data,
+    model: PathwiseGP,
+    exact_up_to: int = 5000,
+    num_neighbours: int = 256,
+) -> Record:
+    """Return what the hyperparameters of ``model`` are worth, by exact predictions up to so many
+    points and by those of the nearest beyond.
     """
     noise = model.noise.double() * data.y.double().var()
-    if cell.n <= EXACT_UP_TO:
+    if cell.n <= exact_up_to:
         exact = PathwiseGP(
             data.X.double(),
             data.y.double(),
@@ -177,7 +181,7 @@ def judged(cell: GridCell, data: Data, model: PathwiseGP) -> Record:
         posterior = exact.posterior(data.test_X.double())
         mean, variance = posterior.mean, posterior.variance
     else:
-        mean, variance = predict_by_neighbours(model, data.test_X, num_neighbours=NUM_NEIGHBOURS)
+        mean, variance = predict_by_neighbours(model, data.test_X, num_neighbours=num_neighbours)
     return {
         "noise_over_truth": noise.item() / _true_noise(cell),
         "rmse": (mean - data.test_f).square().mean().sqrt().item(),

@@ -36,11 +36,7 @@ from surrogates import (
 )
 
 TRUTH = (4.0, 1.0)  # σ_f², σ²
-SPREAD = 5.0
-LENGTHSCALE = 0.5
-NUM_FEATURES = 128
 STARTS = ((5.0, 3.0), (2.5, 3.5), (2.5, 0.7))
-FIRST_STEPS = {(2.5, 0.7): 6.0}  # α₁ as published; 9 for the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,13 +98,13 @@ class RecoveryCell(FitCell):
         return super().describe(means)
 
 
-def drawn_from_rbf(cell: RecoveryCell, seed: int) -> PathwiseGP:
+def drawn_from_rbf(cell: RecoveryCell, seed: int, lengthscale: float = 0.5) -> PathwiseGP:
     """Return a model, at the cell's start, of a draw from the RBF kernel;
     the lengthscale is known.
     """
     generator, X = _points(cell, seed)
     base = RBFKernel().double()
-    base.lengthscale = LENGTHSCALE
+    base.lengthscale = lengthscale
     kernel = ScaleKernel(base.requires_grad_(False)).double()
     kernel.outputscale = cell.start[0]
     with torch.no_grad():
@@ -121,17 +117,18 @@ def drawn_from_rbf(cell: RecoveryCell, seed: int) -> PathwiseGP:
     )
 
 
-def drawn_from_features(cell: RecoveryCell, seed: int) -> FiniteFeatureGP:
-    """Return a model, at the cell's start, of a draw from the kernel of 128 orthogonal random
-    features, which are known.
+def drawn_from_features(
+    cell: RecoveryCell, seed: int, lengthscale: float = 0.5, num_features: int = 128
+) -> FiniteFeatureGP:
+    """Return a model, at the cell's start, of a draw from the kernel of orthogonal random features,
+    which are known.
     """
     generator, X = _points(cell, seed)
     base = RBFKernel()
-    base.lengthscale = LENGTHSCALE
-    features = (
-        FourierFeatures(base, 1, NUM_FEATURES, generator=generator).double().requires_grad_(False)
-    )
-    weights = TRUTH[0] ** 0.5 * torch.randn(NUM_FEATURES, 1, generator=generator, dtype=X.dtype)
+    base.lengthscale = lengthscale
+    features = FourierFeatures(base, 1, num_features, generator=generator).to(X)
+    features.requires_grad_(False)
+    weights = TRUTH[0] ** 0.5 * torch.randn(num_features, 1, generator=generator, dtype=X.dtype)
     with torch.no_grad():
         y = features(X) @ weights
     y += TRUTH[1] ** 0.5 * torch.randn(cell.n, 1, generator=generator, dtype=X.dtype)
@@ -152,9 +149,9 @@ def negative_log_likelihood(model: PathwiseGP) -> float:
     return value.item()
 
 
-def _points(cell: RecoveryCell, seed: int) -> tuple[torch.Generator, Tensor]:
+def _points(cell: RecoveryCell, seed: int, spread: float = 5.0) -> tuple[torch.Generator, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return generator, SPREAD * torch.randn(cell.n, 1, generator=generator, dtype=torch.float64)
+    return generator, spread * torch.randn(cell.n, 1, generator=generator, dtype=torch.float64)
 
 
 def _sggp(sampling: str) -> FitMethod:
@@ -164,7 +161,8 @@ def _sggp(sampling: str) -> FitMethod:
         "optimizer": "sgd",
         "max_epochs": cell.max_epochs,
         "num_batches": 1,
-        "learning_rate": FIRST_STEPS.get(cell.start),
+        # α₁ as published; 9 for the others
+        "learning_rate": 6.0 if cell.start == (2.5, 0.7) else None,
         "tolerance": 0,
     }
 

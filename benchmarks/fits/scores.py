@@ -15,7 +15,7 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
@@ -25,7 +25,7 @@ from benchmarks.fits.fit_cell import FitCell, FitMethod
 from benchmarks.fits.sgpr import SGPR, fit_sgpr
 from benchmarks.fits.simulators import SIMULATORS
 from scalable_bo.experiments.cells import Status
-from scalable_bo.experiments.models import zero_mean_model
+from scalable_bo.experiments.models import Model, zero_mean_model
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
 from scalable_bo.experiments.regression.data import RegressionData, load_table, split_table
 from scalable_bo.experiments.regression.regression_cell import negative_log_likelihood
@@ -44,12 +44,8 @@ from surrogates import (
 )
 from surrogates.fitting.choice import REFINEMENT
 
-TEST_FRACTION = 0.4
-SIMULATED_POINTS = 10_000
-FIRST_NOISE = 0.1
-# a step of 512 features costs 30 ms
-SCGD_BATCH = 256
-SCGD_STEPS = 1000
+if TYPE_CHECKING:
+    from benchmarks.fits.batch_sizes import BatchSizeCell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +97,12 @@ class ScoreCell(FitCell):
     def measure(self, on_status: Status) -> dict[str, Any]:
         device = torch.device(self.device)
         data = load(self)
-        X, y, test_X, test_y = (
-            t.to(device) for t in (data.train_X, data.train_y, data.test_X, data.test_y)
-        )
+        X, y = data.train_X.to(device), data.train_y.to(device)
+        test_X, test_y = data.test_X[: self.num_test].to(device), data.test_y[: self.num_test]
         generator = torch.Generator().manual_seed(self.seed)
         reset_peak_memory(device)
         begin = time.perf_counter()
-        model = (finite_model if self.method == "scgd" else rbf_model)(self, X, y, generator)
+        model = starting_model(self, X, y, generator)
         fitted, _ = self.learn(SCORE_METHODS[self.method], model, generator, on_status)
         seconds = time.perf_counter() - begin
         peak = peak_memory_bytes(device)
@@ -126,24 +121,30 @@ class ScoreCell(FitCell):
             "noise_std": model.likelihood.noise.item() ** 0.5,
             "signal_std": model.covar_module.outputscale.item() ** 0.5,
             "lengthscale": kernel.lengthscale.flatten().tolist(),
-            "rmse": (mean - test_y.cpu()).square().mean().sqrt().item(),
-            "nll": negative_log_likelihood(test_y.cpu(), mean, variance),
+            "rmse": (mean - test_y).square().mean().sqrt().item(),
+            "nll": negative_log_likelihood(test_y, mean, variance),
             "seconds": seconds,
             "seconds_prediction": time.perf_counter() - begin,
             "peak_memory_bytes": peak,
         }
 
 
-def load(cell: ScoreCell) -> RegressionData:
-    """Return the cell's data, split 60 : 40 and standardised by training statistics.
+def load(
+    cell: ScoreCell | BatchSizeCell, test_fraction: float = 0.4, num_simulated: int = 10_000
+) -> RegressionData:
+    """Return the cell's data, split and standardised by training statistics.
 
+    Args:
+        cell: names a simulator or a data set, the number of points and the seed.
+        test_fraction: of the points.
+        num_simulated: points of a simulator where the cell names no number.
     Raises:
         ValueError: if a data set is not there, or has fewer than n points.
     """
     generator = torch.Generator().manual_seed(cell.seed)
     if cell.data in SIMULATORS:
         X, values = SIMULATORS[cell.data].sample(
-            SIMULATED_POINTS if cell.n is None else cell.n, generator
+            num_simulated if cell.n is None else cell.n, generator
         )
         table = torch.cat([X, values.unsqueeze(1)], dim=1).numpy()
     else:
@@ -154,10 +155,7 @@ def load(cell: ScoreCell) -> RegressionData:
             )
         if cell.n is not None:
             table = table[torch.randperm(len(table), generator=generator)[: cell.n].numpy()]
-    data = split_table(table, cell.seed, TEST_FRACTION)
-    return RegressionData(
-        data.train_X, data.train_y, data.test_X[: cell.num_test], data.test_y[: cell.num_test]
-    )
+    return split_table(table, cell.seed, test_fraction)
 
 
 def rbf_kernel(dim: int) -> ScaleKernel:
@@ -169,17 +167,19 @@ def rbf_kernel(dim: int) -> ScaleKernel:
     return kernel.double()
 
 
-def rbf_model(cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator) -> PathwiseGP:
-    """Return the model that is fitted; nothing is drawn."""
-    kernel = rbf_kernel(X.shape[1]).to(X)
-    return zero_mean_model(X, y, FIRST_NOISE, PathwiseGP, covar_module=kernel)
+def starting_model(cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator) -> PathwiseGP:
+    """Return the model that is fitted: of an RBF kernel, or of random features of it."""
+    kernel = rbf_kernel(X.shape[1])
+    if cell.method != "scgd":
+        return first_model(X, y, PathwiseGP, covar_module=kernel.to(X))
+    dim, base = X.shape[1], kernel.base_kernel
+    features = FourierFeatures(base, dim, cell.num_inducing, generator=generator)
+    return first_model(X, y, FiniteFeatureGP, feature_map=features.to(X))
 
 
-def finite_model(cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator) -> PathwiseGP:
-    """Return the model of random features of the same kernel."""
-    base = rbf_kernel(X.shape[1]).base_kernel
-    features = FourierFeatures(base, X.shape[1], cell.num_inducing, generator=generator).to(X)
-    return zero_mean_model(X, y, FIRST_NOISE, FiniteFeatureGP, feature_map=features).to(X)
+def first_model(X: Tensor, y: Tensor, kind: type[Model], **options: Any) -> Model:
+    """Return a zero-mean model of X (n, d) and y (n,), its noise 0.1."""
+    return zero_mean_model(X, y, 0.1, kind, **options).to(X)
 
 
 @torch.no_grad()
@@ -203,9 +203,16 @@ def fit_refined(model: PathwiseGP, max_epochs: int, tolerance: float, **options:
     return fit_iterative(model, **options, **REFINEMENT)
 
 
-def fit_scgd(model: PathwiseGP, max_epochs: int, **options: Any) -> PathwiseGP:
-    steps = min(SCGD_STEPS, max_epochs * math.ceil(len(model.train_targets) / SCGD_BATCH))
-    return fit_finite_features(model, batch_size=SCGD_BATCH, num_steps=steps, **options)
+def fit_scgd(
+    model: PathwiseGP,
+    max_epochs: int,
+    batch_size: int = 256,
+    most_steps: int = 1000,
+    **options: Any,
+) -> PathwiseGP:
+    """Fit by SCGD. A step with 512 features costs 30 ms, so that they are bounded."""
+    steps = min(most_steps, max_epochs * math.ceil(len(model.train_targets) / batch_size))
+    return fit_finite_features(model, batch_size=batch_size, num_steps=steps, **options)
 
 
 def _epochs(cell: ScoreCell) -> dict[str, Any]:

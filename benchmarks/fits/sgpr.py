@@ -19,8 +19,6 @@ from torch import Tensor
 
 from surrogates import PathwiseGP
 
-CHUNK = 1000  # test points whose covariance is held at once
-
 
 class SGPR(ExactGP):
     """A zero-mean Gaussian process with Titsias' collapsed bound.
@@ -62,22 +60,23 @@ class SGPR(ExactGP):
         )
         for step in range(1, num_steps + 1):
             optimizer.zero_grad()
-            with _low_rank_algebra(), _without_jitter_warnings():
+            with _low_rank_algebra():
                 loss = -objective(self(*self.train_inputs), self.train_targets)
                 loss.backward()
             optimizer.step()
             callback(step, -len(self.train_targets) * loss.item())
 
     @torch.no_grad()
-    def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance (q,) of observations at X (q, d)."""
+    def predict(self, X: Tensor, chunk: int = 1000) -> tuple[Tensor, Tensor]:
+        """Return mean and variance (q,) of observations at X (q, d); the covariance of ``chunk``
+        points is held at once.
+        """
         self.eval()
         self.likelihood.eval()
-        with _low_rank_algebra(), _without_jitter_warnings():
-            parts = [self.likelihood(self(points)) for points in X.split(CHUNK)]
-            return torch.cat([part.mean for part in parts]), torch.cat(
-                [part.variance for part in parts]
-            )
+        with _low_rank_algebra():
+            parts = [self.likelihood(self(points)) for points in X.split(chunk)]
+        mean, variance = zip(*((part.mean, part.variance) for part in parts), strict=True)
+        return torch.cat(mean), torch.cat(variance)
 
 
 def fit_sgpr(
@@ -95,18 +94,12 @@ def fit_sgpr(
     return fitted
 
 
-def _low_rank_algebra() -> fast_computations:
-    """Let GPyTorch use that the covariance is of low rank plus a diagonal;
-    BoTorch has it factorise all matrices as they are, in O(n³).
-    """
-    return fast_computations(covar_root_decomposition=True, log_prob=True, solves=True)
-
-
 @contextmanager
-def _without_jitter_warnings() -> Iterator[None]:
-    """Keep quiet that the matrix of close inducing points needed a jitter,
-    which nobody can act on.
+def _low_rank_algebra() -> Iterator[None]:
+    """Let GPyTorch use that the covariance is of low rank plus a diagonal;
+    BoTorch has it factorise all matrices as they are, in O(n³). That the matrix of close inducing
+    points needed a jitter is something that nobody can act on.
     """
-    with warnings.catch_warnings():
+    with fast_computations(True, True, True), warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericalWarning)
         yield

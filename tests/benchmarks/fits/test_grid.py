@@ -70,15 +70,12 @@ def test_a_miss_is_an_error_a_density_or_a_noise_that_the_reference_does_not_hav
     assert grid.is_miss(ours, theirs) == missed
 
 
-def test_predictions_from_neighbours_agree_with_exact_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_predictions_from_neighbours_agree_with_exact_ones() -> None:
     data = grid.draw(CELL)
     model = grid.model_of(CELL, data.X, data.y)
     exact = grid.judged(CELL, data, model)
-    monkeypatch.setattr(grid, "EXACT_UP_TO", 0)
-    monkeypatch.setattr(grid, "NUM_NEIGHBOURS", CELL.n)
-    assert grid.judged(CELL, data, model) == pytest.approx(exact, rel=1e-3)
+    near = grid.judged(CELL, data, model, exact_up_to=0, num_neighbours=CELL.n)
+    assert near == pytest.approx(exact, rel=1e-3)
 
 
 def test_the_table_is_of_the_cells_that_all_methods_have(tmp_path: Path) -> None:
