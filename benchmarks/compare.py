@@ -32,7 +32,6 @@ from scalable_bo.cli.console import print_table
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKING_TREE = "."
-MOST_SECONDS = 300  # that one process may take
 
 
 @dataclass(frozen=True)
@@ -150,8 +149,14 @@ def compare(
 
 
 def run_once(
-    script: Path, workload: str, folder: Path, threads: int, device: str
+    script: Path,
+    workload: str,
+    folder: Path,
+    threads: int,
+    device: str,
+    most_seconds: float = 300.0,
 ) -> dict[str, Any]:
+    """Return what the script says of a workload, in a process of at most so many seconds."""
     environment = os.environ | {
         "PYTHONPATH": str(folder),
         "OMP_NUM_THREADS": str(threads),
@@ -165,7 +170,7 @@ def run_once(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=MOST_SECONDS,
+        timeout=most_seconds,
     )
     if run.returncode:
         last = (run.stderr.strip().splitlines() or ["no message"])[-1]

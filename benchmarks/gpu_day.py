@@ -38,19 +38,25 @@ from surrogates import checks
 from surrogates.solvers.registry import SOLVERS
 
 ROOT = Path(__file__).resolve().parents[1]
-SECONDS_TO_END = 20  # that a step has between SIGTERM and SIGKILL
-LAST_CHARACTERS = 4000  # of a step's output, kept
 
 
 @dataclass(frozen=True, kw_only=True)
 class DayStep(Cell[None]):
-    """A command, and what its environment has besides; it ends at the deadline."""
+    """A command, and what its environment has besides; it ends at the deadline.
+
+    Args:
+        what: it does.
+        seconds_to_end: between SIGTERM and SIGKILL.
+        last_characters: of its output that the record keeps.
+    """
 
     experiment: ClassVar[str] = "gpu_day"
     what: str
     command: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     end: float = float("inf")
+    seconds_to_end: int = 20
+    last_characters: int = 4000
 
     @property
     def name(self) -> str:
@@ -63,7 +69,7 @@ class DayStep(Cell[None]):
         """Yield how the command ended."""
         start = time.monotonic()
         # Which ends all that the command has started, also where it is told to end itself
-        limit = ("timeout", f"--kill-after={SECONDS_TO_END}", f"{max(self.end - start, 0.01)}")
+        limit = ("timeout", f"--kill-after={self.seconds_to_end}", f"{max(self.end - start, 0.01)}")
         with subprocess.Popen(
             (*limit, *self.command),
             cwd=ROOT,
@@ -81,7 +87,7 @@ class DayStep(Cell[None]):
             "returned": process.returncode,
             "ended_by_deadline": process.returncode != 0 and time.monotonic() >= self.end,
             "seconds": time.monotonic() - start,
-            "output": output[-LAST_CHARACTERS:],
+            "output": output[-self.last_characters :],
         }
 
     def describe(self, record: Record) -> str:

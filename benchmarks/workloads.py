@@ -21,20 +21,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-SECONDS = 2.0
-MOST_CALLS = 7
-DIM = 8
-LENGTHSCALE = 0.5
-NOISE = 1e-3
 DEVICE = os.environ.get("WORKLOADS_DEVICE", "cpu")  # of the data, but for those that are stored
 Call = Callable[[], Any]
 
 
-def points(n: int, dtype: str = "float32") -> Any:
+def points(n: int, dtype: str = "float32", dim: int = 8) -> Any:
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    return torch.rand(n, DIM, generator=generator, dtype=getattr(torch, dtype)).to(DEVICE)
+    return torch.rand(n, dim, generator=generator, dtype=getattr(torch, dtype)).to(DEVICE)
 
 
 def columns(n: int, s: int) -> Any:
@@ -47,11 +42,11 @@ def values(X: Any) -> Any:
     return (3.0 * X).sin().sum(1, keepdim=True)
 
 
-def matern(X: Any) -> Any:
+def matern(X: Any, lengthscale: float = 0.5) -> Any:
     from gpytorch.kernels import MaternKernel, ScaleKernel
 
     kernel = ScaleKernel(MaternKernel(nu=1.5)).to(X).requires_grad_(False)
-    kernel.base_kernel.lengthscale = LENGTHSCALE
+    kernel.base_kernel.lengthscale = lengthscale
     kernel.outputscale = 1.0
     return kernel
 
@@ -67,13 +62,13 @@ def product(n: int, s: int) -> Call:
     return lambda: operator @ W
 
 
-def solve(solver: Any, n: int = 3000, s: int = 16) -> Call:
+def solve(solver: Any, n: int = 3000, s: int = 16, noise: float = 1e-3) -> Call:
     """Time a solve by fixed work: its tolerance is out of reach within its budget."""
     from surrogates import KernelSystem, kernel_operator
 
     X = points(n)
     B = columns(n, s)
-    system = KernelSystem(kernel_operator(matern(X), X, memory_budget=0), NOISE)
+    system = KernelSystem(kernel_operator(matern(X), X, memory_budget=0), noise)
     return lambda: solver.solve(system, B)
 
 
@@ -137,7 +132,7 @@ def add_data() -> Call:
 
     X = points(50_000, "float64").cpu()
     y = values(X).squeeze(1)
-    space = Space(**{f"x{i}": Float(0.0, 1.0) for i in range(DIM)})
+    space = Space(**{f"x{i}": Float(0.0, 1.0) for i in range(X.shape[1])})
 
     def call() -> None:
         with (
@@ -163,7 +158,9 @@ WORKLOADS: dict[str, Callable[[], Call]] = {
 }
 
 
-def measure(prepare: Callable[[], Call]) -> dict[str, Any]:
+def measure(
+    prepare: Callable[[], Call], most_seconds: float = 2.0, most_calls: int = 7
+) -> dict[str, Any]:
     try:
         call = prepare()
         call()
@@ -172,7 +169,7 @@ def measure(prepare: Callable[[], Call]) -> dict[str, Any]:
     except Exception as error:
         return {"absent": f"{type(error).__name__}: {error}"}
     seconds: list[float] = []
-    while len(seconds) < MOST_CALLS and sum(seconds) < SECONDS:
+    while len(seconds) < most_calls and sum(seconds) < most_seconds:
         started = time.perf_counter()
         call()
         wait()

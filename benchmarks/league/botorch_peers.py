@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
+from typing import Any
 
 import torch
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
@@ -28,21 +29,34 @@ from acquisition import TrustRegion
 from benchmarks.league.base import Optimiser, SobolSearch
 from scalable_bo.space.space import Space
 
-NUM_RESTARTS = 10
-RAW_SAMPLES = 512
-MOST_ITERATIONS = 200
-MOST_CANDIDATES = 5000
-
 
 class ExpectedImprovementSearch(Optimiser):
     """``SingleTaskGP`` and ``qLogNoisyExpectedImprovement``, q points jointly, after 2 (e + 1)
-    Sobol points; integers and choices by rounding. Points that failed are left out or, if
-    ``failed`` is "worst", have the worst value so far.
+    Sobol points; integers and choices by rounding.
+
+    Args:
+        space, seed, q: as of all optimisers.
+        failed: "out" to leave points out that failed, "worst" to give them the worst value so far.
+        num_restarts, raw_samples, max_iterations: of ``optimize_acqf``.
     """
 
-    def __init__(self, space: Space, seed: int, q: int, failed: str = "out") -> None:
+    def __init__(
+        self,
+        space: Space,
+        seed: int,
+        q: int,
+        failed: str = "out",
+        num_restarts: int = 10,
+        raw_samples: int = 512,
+        max_iterations: int = 200,
+    ) -> None:
         super().__init__(space, seed, q)
         self._failed = failed
+        self._search: dict[str, Any] = {
+            "num_restarts": num_restarts,
+            "raw_samples": raw_samples,
+            "options": {"batch_limit": 5, "maxiter": max_iterations},
+        }
         self._design = SobolSearch(space, seed, q)
         self._num_initial = 2 * (space.encoded_dim + 1)
 
@@ -58,14 +72,7 @@ class ExpectedImprovementSearch(Optimiser):
             model = SingleTaskGP(U, -values[used, None])
             fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
             improvement = qLogNoisyExpectedImprovement(model, U, prune_baseline=True)
-            candidates, _ = optimize_acqf(
-                improvement,
-                _unit_box(self.space),
-                q,
-                num_restarts=NUM_RESTARTS,
-                raw_samples=RAW_SAMPLES,
-                options={"batch_limit": 5, "maxiter": MOST_ITERATIONS},
-            )
+            candidates, _ = optimize_acqf(improvement, _unit_box(self.space), q, **self._search)
         return self.space.unnormalize(candidates.clamp(0.0, 1.0))
 
 
@@ -73,13 +80,17 @@ class TrustRegionSearch(Optimiser):
     """TuRBO-1: after 2 e Sobol points, Thompson sampling among candidates of a trust region, which
     begins anew elsewhere when it has become too small.
 
+    Args:
+        space, seed, q: as of all optimisers.
+        most_candidates: at most so many.
     References:
         Eriksson et al. (2019), "Scalable Global Optimization via Local Bayesian Optimization", as
         in BoTorch's tutorial.
     """
 
-    def __init__(self, space: Space, seed: int, q: int) -> None:
+    def __init__(self, space: Space, seed: int, q: int, most_candidates: int = 5000) -> None:
         super().__init__(space, seed, q)
+        self._most_candidates = most_candidates
         self._design = SobolSearch(space, seed, q)
         self._begin()
 
@@ -126,7 +137,7 @@ class TrustRegionSearch(Optimiser):
         center = U[Y.argmax()]
         lengthscale = kernel.base_kernel.lengthscale.detach().squeeze(0)
         corners = self._region.bounds(center, _unit_box(self.space), lengthscale)
-        num_candidates = min(MOST_CANDIDATES, max(2000, 200 * dim))
+        num_candidates = min(self._most_candidates, max(2000, 200 * dim))
         seed = 1000 * self.seed + len(self.X)
         points = draw_sobol_samples(corners, num_candidates, 1, seed=seed).squeeze(1)
         generator = torch.Generator().manual_seed(seed)

@@ -16,17 +16,19 @@ from torch import Tensor
 from benchmarks.league.base import Optimiser
 from scalable_bo.space.space import Space
 
-FIRST_STEP = 0.25  # of the cube's edge
-
 
 class CMASearch(Optimiser):
     """pycma on the unit cube from a random point; integers and choices by rounding.
 
     A generation is the smallest multiple of q that is no smaller than pycma's default, and is
     served q points at a time.
+
+    Args:
+        space, seed, q: as of all optimisers.
+        first_step: of the cube's edge.
     """
 
-    def __init__(self, space: Space, seed: int, q: int) -> None:
+    def __init__(self, space: Space, seed: int, q: int, first_step: float = 0.25) -> None:
         super().__init__(space, seed, q)
         generator = np.random.default_rng(seed)
         dim = space.encoded_dim
@@ -39,7 +41,7 @@ class CMASearch(Optimiser):
             "seed": math.nan,
             "randn": lambda *shape: generator.standard_normal(shape),
         }
-        self._evolution = cma.CMAEvolutionStrategy(generator.random(dim), FIRST_STEP, options)
+        self._evolution = cma.CMAEvolutionStrategy(generator.random(dim), first_step, options)
         self._waiting: list[np.ndarray] = []
         self._asked: list[np.ndarray] = []
         self._costs: list[float] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from acquisition.strategies import STRATEGIES
 from benchmarks.league.base import Optimiser, StudySearch
@@ -30,7 +30,7 @@ class Peer(NamedTuple):
 
     module: str
     kind: str
-    options: Mapping[str, str] = MappingProxyType({})
+    options: Mapping[str, Any] = MappingProxyType({})
     packages: tuple[str, ...] = ()
 
 

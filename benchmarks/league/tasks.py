@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,15 +29,11 @@ from scalable_bo.space.parameters import Parameter
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from surrogates import checks
 
-SPREAD_POINTS = 1024  # of a Sobol sequence, whose values measure a problem's range
 # By powers of ten that COCO multiplies the mixed suite's functions 1 … 24 by
 MIXED_EXPONENTS = (
     *(0, -3, -1, -1, 0, -2, 0, -2, -2, -3, -2, -4),
     *(-1, 0, -1, 0, 1, 0, 1, -1, 0, 0, 1, -1),
 )
-# Of an input that is a choice, in an order that says nothing of them, and of one that is an integer
-CHOICES = (3, 0, 4, 1, 2)
-NUM_INTEGERS = 10
 _COCO = re.compile(r"(bbob|bbob-mixint|bbob-largescale)-f(\d+)-d(\d+)")
 _BOTORCH = re.compile(r"(mixed-)?([a-z_]+)-(\d+)")
 
@@ -58,14 +54,14 @@ class Task:
     optimum: float | None
     is_cheap: bool = True
 
-    def sample(self) -> Tensor | None:
-        """Return the values of points that fill the space, but for failures; ``None`` where they
+    def sample(self, num_points: int = 1024) -> Tensor | None:
+        """Return the values of points of a Sobol sequence, but for failures; ``None`` where they
         cost too much.
         """
         if not self.is_cheap:
             return None
         engine = torch.quasirandom.SobolEngine(self.space.encoded_dim, scramble=True, seed=0)
-        U = engine.draw(SPREAD_POINTS, dtype=torch.float64)
+        U = engine.draw(num_points, dtype=torch.float64)
         values = self.evaluate(self.space.unnormalize(U))
         return values[values.isfinite()]
 
@@ -106,9 +102,15 @@ def missing_package(name: str) -> str | None:
     return "coco-experiment" if _COCO.fullmatch(name) and not is_installed("cocoex") else None
 
 
-def _mixed_task(problem: TestFunction, optimum: float | None) -> Task:
+def _mixed_task(
+    problem: TestFunction,
+    optimum: float | None,
+    choices: Sequence[int] = (3, 0, 4, 1, 2),
+    num_integers: int = 10,
+) -> Task:
     """Return a test function with a choice as its first input, and integers as the next third of
-    them: levels at equal distances, one of which is an optimiser's.
+    them: levels at equal distances, one of which is an optimiser's. The levels of ``choices`` are
+    in an order that says nothing of them.
     """
     if problem.optimizers is None:
         raise ValueError(
@@ -121,12 +123,12 @@ def _mixed_task(problem: TestFunction, optimum: float | None) -> Task:
         if column > problem.dim // 3:
             params[f"x{column}"] = Float(low, high)
             continue
-        count = NUM_INTEGERS if column else len(CHOICES)
+        count = num_integers if column else len(choices)
         step = (high - low) / count
         first = low + (float(problem.optimizers[0, column]) - low) % step
         along = first + step * torch.arange(count, dtype=torch.float64)
         params[f"x{column}"] = Int(0, count - 1) if column else Categorical(list("abcde"))
-        levels.append(along if column else along[list(CHOICES)])
+        levels.append(along if column else along[list(choices)])
 
     def evaluate(X: Tensor) -> Tensor:
         inputs = X.clone()

@@ -26,8 +26,6 @@ from torch import Tensor
 
 from scalable_bo.space.space import Categorical, Float, Int, Space
 
-NUM_FOLDS = 3
-
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
@@ -38,17 +36,19 @@ class Tuning:
         load: returns inputs and targets, as scikit-learn's loaders do.
         model: makes the model from hyperparameters.
         scoring: of the cross-validation, larger is better.
+        num_folds: likewise.
     """
 
     space: Space
     load: Callable[..., Any]
     model: Callable[..., Any]
     scoring: str
+    num_folds: int = 3
 
     def evaluate(self, X: Tensor) -> Tensor:
         """Return the scores (n,), negated so that the smallest is best."""
         data = self.load(return_X_y=True)
-        folds = KFold(NUM_FOLDS, shuffle=True, random_state=0)
+        folds = KFold(self.num_folds, shuffle=True, random_state=0)
         with warnings.catch_warnings():
             # Of settings that are poor, as some must be
             warnings.simplefilter("ignore")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from acquisition import STRATEGIES
-from benchmarks.league import botorch_peers, registry
+from benchmarks.league import registry
 from benchmarks.league.base import Optimiser
 from benchmarks.league.registry import (
     OPTIMISERS,
@@ -23,9 +23,11 @@ MIXED = Space(a=Float(-1.0, 2.0), n=Int(1, 9), kind=Categorical(["x", "y", "z"])
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let BoTorch's searches be short."""
-    settings = {"NUM_RESTARTS": 1, "RAW_SAMPLES": 8, "MOST_ITERATIONS": 5, "MOST_CANDIDATES": 100}
-    for name, value in settings.items():
-        monkeypatch.setattr(botorch_peers, name, value)
+    search = {"num_restarts": 1, "raw_samples": 8, "max_iterations": 5}
+    of_class = {"ExpectedImprovementSearch": search, "TrustRegionSearch": {"most_candidates": 100}}
+    for name, peer in PEERS.items():
+        options = {**peer.options, **of_class.get(peer.kind, {})}
+        monkeypatch.setitem(PEERS, name, peer._replace(options=options))
 
 
 def bowl(X: torch.Tensor) -> torch.Tensor:
