@@ -24,6 +24,7 @@ Rows = list[list[str]]
 # A table, and the line of its origin with its mark
 BLOCK = re.compile(r"(?:^\|.*\n)+\n\*.*\* <!-- (\w+) -->$", flags=re.MULTILINE)
 FAILING = ("auto", "optuna-tpe", "botorch-qlognei", "botorch-qlognei-worst")
+FITS = ("fit_grid", "fit_grid_large", "fit_grid_weak", "fit_grid_sparse")
 SHARED = ("shared_round", "shared_round_50000_native", "shared_round_million_four")
 
 
@@ -208,6 +209,36 @@ def ten_epochs() -> Rows:
     return rows
 
 
+def sweep() -> Rows:
+    """Return how long the solver that `auto` chooses takes beside the others."""
+    ratios: dict[int, list[dict[str, float]]] = {}
+    for content in load("solver_sweep")["cells"].values():
+        seconds = {
+            name: fmean(run["seconds"] for run in runs) for name, runs in content["solvers"].items()
+        }
+        own = seconds.pop("auto")
+        found = {name: own / other for name, other in seconds.items()}
+        ratios.setdefault(content["cell"]["n"], []).append(found | {"best": max(found.values())})
+    names = ("best", "cholesky", "asap", "cg")
+    rows = [["n", "systems", *(f"over {name}" for name in ("the fastest", *names[1:]))]]
+    for n, found in ratios.items():
+        columns = [[one[name] for one in found if name in one] for name in names]
+        cells = [f"{median(column):.2f} ({max(column):.1f})" for column in columns]
+        rows.append([str(n), str(len(found)), *cells])
+    return rows
+
+
+def fronts() -> Rows:
+    rows = [["problem", "seeds", "after 100", "after 200", "after 300", "processor s"]]
+    runs = load("fronts")["runs"]
+    for problem in dict.fromkeys(run["problem"] for run in runs):
+        own = [run for run in runs if run["problem"] == problem]
+        volumes = zip(*(run["hypervolume"] for run in own), strict=True)
+        cells = [spread(column, 3 if problem == "dtlz2" else 1) for column in volumes]
+        rows.append([problem, str(len(own)), *cells, f"{fmean(r['seconds'] for r in own):.1f}"])
+    return rows
+
+
 def warm() -> Rows:
     rows = [
         ["ℓ", "solver, tolerance", "best value", "epochs of a later round", "z² beside own points"]
@@ -236,11 +267,11 @@ def fits() -> Rows:
         "log density above it",
     ]
     rows = [[*headings, "seconds of both"]]
-    for name in ("fit_grid", "fit_grid_weak", "fit_grid_sparse"):
+    for name in FITS:
         groups: dict[str, list[dict[str, Any]]] = {}
         for key, cell in load(name)["cells"].items():
             if {"fit", "reference"} <= cell.keys():
-                size = key.split("-")[1] if name == "fit_grid" else "50 … 200"
+                size = "50 … 200" if name in FITS[2:] else key.split("-")[1]
                 groups.setdefault(size, []).append(cell)
         for size in sorted(groups, key=lambda words: int(words.split()[0])):
             pairs = [(cell["fit"], cell["reference"]) for cell in groups[size]]
@@ -313,6 +344,7 @@ TABLES: dict[str, tuple[Callable[[], Rows | list[str]], str, tuple[str, ...]]] =
         "python -m benchmarks.league --subset small | noisy | mixed | large | thousand",
         ("optimisers*/optimisers_*.json",),
     ),
+    "fronts": (fronts, "python benchmarks/fronts.py", ("fronts.json",)),
     "failing": (
         failing,
         f"python benchmarks/failing_regions.py {' '.join(FAILING)}",
@@ -342,11 +374,12 @@ TABLES: dict[str, tuple[Callable[[], Rows | list[str]], str, tuple[str, ...]]] =
         ("posterior_error.json",),
     ),
     "epochs": (ten_epochs, "python benchmarks/thompson_system.py", ("thompson_system.json",)),
+    "sweep": (sweep, "python benchmarks/solver_sweep.py", ("solver_sweep.json",)),
     "warm": (warm, "python benchmarks/warm_starts.py", ("warm_rounds.json",)),
     "fits": (
         fits,
         "python -m benchmarks.fits --preset grid | weak | sparse",
-        ("fit_grid.json", "fit_grid_weak.json", "fit_grid_sparse.json"),
+        tuple(f"{name}.json" for name in FITS),
     ),
     "regression": (
         lambda: made_table(

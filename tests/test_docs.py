@@ -163,6 +163,9 @@ def test_the_page_of_measurements_is_that_of_the_records() -> None:
     assert set(re.findall(r"<!-- (\w+) -->", page)) == set(measured.TABLES)
     assert page.count("\n|---|") == len(measured.TABLES), "every table has its record"
     assert len(page.splitlines()) <= 250
+    names = [name for *_, own in measured.TABLES.values() for name in own]
+    shown = {file for name in names for file in measured.RESULTS.glob(name)}
+    assert not set(measured.RESULTS.glob("*.json")) - shown, "every record is on the page"
 
 
 @pytest.mark.parametrize("name", ["sheets", "recipes"])
