@@ -54,15 +54,13 @@ for number in range(1, 4):
     print(f"Thompson sampling, round {number}: {len(X)} points, best {Y.max():.3f}")
 
 # %% Plot the best value so far
-figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+figure, axes = plt.subplots(figsize=(8, 4))
 for name, values in (("expected improvement, 4 a round", Y_improved), ("Thompson, 100 a round", Y)):
     best = values.squeeze(1).cummax(0).values
     axes.plot(range(len(X_initial), len(best) + 1), best[len(X_initial) - 1 :], label=name)
 axes.axhline(3.32, color="#777777", linestyle="--", label="maximum")
 axes.set(xlabel="evaluations", ylabel="best value so far")
-axes.legend(loc="lower right", frameon=False)
-axes.spines[["top", "right"]].set_visible(False)
-file = Path("results/botorch_loop.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
-print(f"wrote {file}")
+axes.legend(loc="lower right")
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/botorch_loop.png")
+print("wrote results/botorch_loop.png")

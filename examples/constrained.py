@@ -91,7 +91,7 @@ for number in range(1, 4):
     print(f"{share:.0%} of the batch feasible")
 
 # %% Plot
-figure, axes = plt.subplots(figsize=(6, 6), layout="constrained")
+figure, axes = plt.subplots(figsize=(6, 6))
 feasible = ((outcomes[:, 1:] <= 0).all(1) & (grid[:, 0] >= grid[:, 1])).reshape(1001, 1001).T
 axes.contourf(side, side, feasible, levels=[0.5, 1.5], colors=["0.9"])
 axes.plot(side, side, color="0.5", linewidth=1, linestyle="--")
@@ -112,9 +112,7 @@ axes.plot(*best, "*", color="#D55E00", markersize=20, fillstyle="none", label="o
 axes.set(
     xlim=(0, 1), ylim=(0, 1), xlabel="x₀", ylabel="x₁", aspect="equal", title="Feasible where grey"
 )
-axes.spines[["top", "right"]].set_visible(False)
-figure.legend(loc="outside lower center", ncols=3, frameon=False)
-file = Path("results/constrained.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
-print(f"wrote {file}")
+figure.legend(loc="outside lower center", ncols=3)
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/constrained.png")
+print("wrote results/constrained.png")

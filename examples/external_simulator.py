@@ -60,7 +60,7 @@ print(frame[frame["status"] == "failed"]["reason"].value_counts().to_string())
 #     timeout = 2.0
 
 # %% Plot all throws, and mark the failed ones
-figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+figure, axes = plt.subplots(figsize=(8, 4.5))
 failed = frame[frame["status"] == "failed"]
 thrown = frame[frame["status"] == "observed"]
 points = axes.scatter(thrown["angle"], thrown["speed"], c=thrown["value"], cmap="viridis_r", s=25)
@@ -68,10 +68,8 @@ axes.plot(failed["angle"], failed["speed"], "x", color="#D55E00", label="failed"
 best = result.best_params
 axes.plot(best["angle"], best["speed"], "*", color="black", markersize=14, label="best")
 axes.set(xlabel="angle, degrees", ylabel="speed, m/s")
-axes.legend(loc="lower left", frameon=False)
+axes.legend(loc="lower left")
 figure.colorbar(points, label="metres from the target, and effort")
-axes.spines[["top", "right"]].set_visible(False)
-file = Path("results/external_simulator.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
-print(f"wrote {file}")
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/external_simulator.png")
+print("wrote results/external_simulator.png")

@@ -88,7 +88,7 @@ coordinates = {
 errors = {name: (coordinates[name] - coordinates["exact"]).abs() for name in labels}
 
 # %% Plot
-figure, axes = plt.subplots(2, 2, figsize=(11, 6.5), layout="constrained")
+figure, axes = plt.subplots(2, 2, figsize=(11, 6.5))
 (fit, distance), (functions, spectrum) = axes
 position = x.squeeze(1)
 last = labels[-1]
@@ -97,7 +97,6 @@ for axis in (fit, distance, functions):
     twin = axis.twinx()
     twin.fill_between(position, density, color="0.85", linewidth=0)
     twin.set(ylim=(0, 4 * density.max()), yticks=[])
-    twin.spines[["top", "right"]].set_visible(False)
     axis.set_zorder(twin.get_zorder() + 1)
     axis.patch.set_visible(False)
     axis.set(xlim=(-8, 8), xlabel="x")
@@ -150,9 +149,7 @@ spectrum.set(
     ylim=(1e-4, None),
 )
 for axis in axes.flat:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, fontsize=8, loc="best" if axis is not functions else "upper left")
-file = Path("results/implicit_bias.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
-print(f"wrote {file}")
+    axis.legend(fontsize=8, loc="best" if axis is not functions else "upper left")
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/implicit_bias.png")
+print("wrote results/implicit_bias.png")

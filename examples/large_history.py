@@ -71,16 +71,14 @@ for number in range(1, NUM_ROUNDS + 1):
     Y = torch.cat([Y, values])
 
 # %% Plot the values of the history and of the rounds
-figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+figure, axes = plt.subplots(figsize=(8, 4))
 axes.hist(hartmann(X[:NUM_POINTS], noise=False), bins=80, log=True, color="#0072B2")
 for number, value in enumerate(hartmann(X[NUM_POINTS:], noise=False).tolist()):
     label = None if number else "points by expected improvement"
     axes.axvline(value, color="#D55E00", linewidth=1, label=label)
 axes.axvline(3.32, color="#777777", linestyle="--", label="maximum")
 axes.set(xlabel="Hartmann's function, without noise", ylabel=f"of {NUM_POINTS} points")
-axes.legend(loc="upper left", frameon=False)
-axes.spines[["top", "right"]].set_visible(False)
-file = Path("results/large_history.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
-print(f"wrote {file}")
+axes.legend(loc="upper left")
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/large_history.png")
+print("wrote results/large_history.png")

@@ -46,7 +46,7 @@ for _ in range(5):
 folder.cleanup()
 
 # %% Batch after batch moves into the tail of the catalogue
-figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+figure, axes = plt.subplots(figsize=(7, 4))
 axes.hist(activity, bins=80, color="0.85", label="the catalogue")
 counts = axes.twinx()
 counts.set_yticks([])
@@ -60,10 +60,8 @@ for number, rows in enumerate(batches):
     )
 axes.set_xlabel("activity")
 axes.set_ylabel("molecules")
-figure.legend(loc="outside right upper", frameon=False)
-axes.spines[["top"]].set_visible(False)
-file = Path("results/molecule_pool.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
+figure.legend(loc="outside right upper")
 print("the best of the catalogue:", f"{activity.max():.2f}; found: {activity[measured].max():.2f}")
-print(f"wrote {file}")
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/molecule_pool.png")
+print("wrote results/molecule_pool.png")

@@ -96,7 +96,7 @@ print(
 )
 
 # %% Plot the objectives of all points; smaller is better for both
-figure, axes = plt.subplots(figsize=(6, 4.5), layout="constrained")
+figure, axes = plt.subplots(figsize=(6, 4.5))
 for values, color, label in (
     (Y, "#BBBBBB", "history"),
     (problem(batch), "#D55E00", "Thompson batch"),
@@ -104,9 +104,7 @@ for values, color, label in (
 ):
     axes.plot(*-values.T, "o", color=color, markersize=4, label=label)
 axes.set(xlabel="first objective", ylabel="second objective", xlim=(0, 2), ylim=(0, 2))
-axes.legend(loc="upper right", frameon=False)
-axes.spines[["top", "right"]].set_visible(False)
-file = Path("results/multi_output.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
-print(f"wrote {file}")
+axes.legend(loc="upper right")
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/multi_output.png")
+print("wrote results/multi_output.png")

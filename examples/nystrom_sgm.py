@@ -116,7 +116,7 @@ print(
 )
 
 # %% Plot
-figure, axes = plt.subplots(2, 3, figsize=(9, 5), sharex=True, sharey=True, layout="constrained")
+figure, axes = plt.subplots(2, 3, figsize=(9, 5), sharex=True, sharey=True)
 position = torch.arange(1, NUM_PASSES + 1)
 for axis, m in zip(axes.flat, LEVELS, strict=True):
     mean = curves[m].mean(1)
@@ -145,7 +145,6 @@ for axis, m in zip(axes.flat, LEVELS, strict=True):
         color="#0072B2",
     )
     axis.set_title(f"m = {m} centres", fontsize=10)
-    axis.spines[["top", "right"]].set_visible(False)
 axes[0, 0].set(xlim=(0, NUM_PASSES), ylim=(0, None))
 for axis in axes[1]:
     axis.set_xlabel("passes over the data")
@@ -154,10 +153,8 @@ figure.legend(
     *axes[0, 0].get_legend_handles_labels(),
     loc="outside lower center",
     ncols=4,
-    frameon=False,
     fontsize=9,
 )
-file = Path("results/nystrom_sgm.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
-print(f"wrote {file}")
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/nystrom_sgm.png")
+print("wrote results/nystrom_sgm.png")

@@ -42,17 +42,15 @@ print(
 )
 
 # %% Plot all points, later ones darker
-figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+figure, axes = plt.subplots(figsize=(8, 4.5))
 X = result.X.numpy()
 points = axes.scatter(X[:, 0], X[:, 1], c=range(len(X)), cmap="Blues", edgecolors="#0072B2", s=25)
 best = result.best_params
 axes.plot(best["rate"], best["width"], "*", color="#D55E00", markersize=16, label="best")
 axes.plot([20 / 200, 1.0], [200, 20], color="#777777", linestyle="--", label="fails beyond")
 axes.set(xscale="log", xlabel="rate", ylabel="width", ylim=(0, 205))
-axes.legend(loc="lower left", frameon=False)
+axes.legend(loc="lower left")
 figure.colorbar(points, label="evaluation")
-axes.spines[["top", "right"]].set_visible(False)
-file = Path("results/optimize_black_box.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
-print(f"wrote {file}")
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/optimize_black_box.png")
+print("wrote results/optimize_black_box.png")

@@ -50,13 +50,11 @@ for _ in range(300):
 print(f"random search: {len(random.trials)} trials, best {random.best_value:.4f}")
 
 # %% Plot the best value so far
-figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+figure, axes = plt.subplots(figsize=(8, 4))
 for name, run in (("Thompson batches of 100", study), ("random search", random)):
     axes.plot(list(accumulate((trial.value for trial in run.trials), min)), label=name)
 axes.set(yscale="log", xlabel="trials", ylabel="best value so far")
-axes.legend(loc="upper right", frameon=False)
-axes.spines[["top", "right"]].set_visible(False)
-file = Path("results/optuna_batch.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
-print(f"wrote {file}")
+axes.legend(loc="upper right")
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/optuna_batch.png")
+print("wrote results/optuna_batch.png")

@@ -74,13 +74,11 @@ with tempfile.TemporaryDirectory() as folder:
         print(f"median yields, without noise: {medians}, whose best is {values.max():.3f}")
 
 # %% Plot the yields of the past and of the batch, without noise
-figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+figure, axes = plt.subplots(figsize=(8, 4))
 for name, yields in (("past observations", yield_of(history)), ("batch", values)):
     axes.hist(yields, bins=40, range=(0, 1), density=True, alpha=0.7, label=name)
 axes.set(xlabel="yield", ylabel="density", xlim=(0, 1))
-axes.legend(loc="upper left", frameon=False)
-axes.spines[["top", "right"]].set_visible(False)
-file = Path("results/past_observations.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
-print(f"wrote {file}")
+axes.legend(loc="upper left")
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/past_observations.png")
+print("wrote results/past_observations.png")

@@ -36,7 +36,7 @@ print(
 )
 
 # %% Plot
-figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+figure, axes = plt.subplots(figsize=(8, 4.5))
 position = x.detach().squeeze(1)
 axes.fill_between(
     position,
@@ -59,9 +59,7 @@ for i, path in enumerate(values.detach()[:12]):
 axes.plot(position, mean, color="black", linewidth=1.5, label="posterior mean")
 axes.plot(X, y, "o", color="#D55E00", markersize=4, label="observations")
 axes.set(xlabel="x", ylabel="f(x)", xlim=(-0.3, 1.3))
-axes.spines[["top", "right"]].set_visible(False)
-figure.legend(loc="outside lower center", ncols=4, frameon=False)
-file = Path("results/sample_paths.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
-print(f"wrote {file}")
+figure.legend(loc="outside lower center", ncols=4)
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/sample_paths.png")
+print("wrote results/sample_paths.png")

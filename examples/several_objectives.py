@@ -47,7 +47,7 @@ for point in sorted(result.front, key=lambda point: point.outcomes["mass"])[::5]
     )
 
 # %% Plot the front among all beams
-figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+figure, axes = plt.subplots(figsize=(8, 4.5))
 mass, deflection, _ = result.outcomes.T
 kept = result.feasible
 axes.plot(mass[~kept], deflection[~kept], "x", color="#BBBBBB", label="breaks")
@@ -55,9 +55,7 @@ axes.plot(mass[kept], deflection[kept], "o", color="#0072B2", markersize=4, labe
 front = sorted((point.outcomes["mass"], point.outcomes["deflection"]) for point in result.front)
 axes.step(*zip(*front, strict=True), where="post", color="#D55E00", label="front")
 axes.set(yscale="log", xlabel="mass, kg", ylabel="deflection, mm")
-axes.legend(loc="upper right", frameon=False)
-axes.spines[["top", "right"]].set_visible(False)
-file = Path("results/several_objectives.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
-print(f"wrote {file}")
+axes.legend(loc="upper right")
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/several_objectives.png")
+print("wrote results/several_objectives.png")

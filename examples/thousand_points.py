@@ -43,14 +43,12 @@ print(
 )
 
 # %% Plot the values of the history and of the batch
-figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+figure, axes = plt.subplots(figsize=(8, 4))
 for name, points in (("history", hartmann(X, noise=False)), ("batch of 1000", values)):
     axes.hist(points, bins=60, range=(0, 3.4), density=True, alpha=0.7, label=name)
 axes.axvline(3.32, color="#777777", linestyle="--", label="maximum")
 axes.set(yscale="log", xlabel="Hartmann's function, without noise", ylabel="density")
-axes.legend(loc="upper center", frameon=False)
-axes.spines[["top", "right"]].set_visible(False)
-file = Path("results/thousand_points.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
-print(f"wrote {file}")
+axes.legend(loc="upper center")
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/thousand_points.png")
+print("wrote results/thousand_points.png")

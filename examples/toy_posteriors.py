@@ -70,9 +70,7 @@ def models(name: str, X: torch.Tensor, y: torch.Tensor) -> dict[str, PathwiseGP]
 
 
 # %% Fit, compare and plot: a method in colour, the exact posterior dashed
-figure, axes = plt.subplots(
-    2, 3, figsize=(11, 5.5), sharex="row", sharey="row", layout="constrained"
-)
+figure, axes = plt.subplots(2, 3, figsize=(11, 5.5), sharex="row", sharey="row")
 for row, (name, (X, x)) in zip(axes, problems.items(), strict=True):
     y = observe(X)
     x = x.unsqueeze(1)
@@ -144,10 +142,8 @@ for row, (name, (X, x)) in zip(axes, problems.items(), strict=True):
             fontsize=10,
         )
         axis.set(ylim=(-4, 4), xlim=(x[0].item(), x[-1].item()))
-        axis.spines[["top", "right"]].set_visible(False)
 handles = axes[0, 0].get_legend_handles_labels()
-figure.legend(*handles, loc="outside lower center", ncols=5, frameon=False)
-file = Path("results/toy_posteriors.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
-print(f"wrote {file}")
+figure.legend(*handles, loc="outside lower center", ncols=5)
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/toy_posteriors.png")
+print("wrote results/toy_posteriors.png")

@@ -60,16 +60,14 @@ def main() -> None:
 
 # %% Plot the error over the neighbours for each scaler
 def plot(frame: pd.DataFrame) -> None:
-    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8, 4))
     for scaler, tried in frame.groupby("scaler"):
         axes.plot(tried["neighbours"], tried["value"], "o", alpha=0.7, label=f"scaler: {scaler}")
     axes.set(xscale="log", xlabel="neighbours", ylabel="cross-validated error")
-    axes.legend(loc="upper left", frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    file = Path("results/tune_model.png")
-    file.parent.mkdir(exist_ok=True)
-    figure.savefig(file, dpi=150)
-    print(f"wrote {file}")
+    axes.legend(loc="upper left")
+    Path("results").mkdir(exist_ok=True)
+    figure.savefig("results/tune_model.png")
+    print("wrote results/tune_model.png")
 
 
 if __name__ == "__main__":

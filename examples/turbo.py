@@ -70,15 +70,13 @@ random = torch.rand(len(X), DIM, generator=torch.Generator().manual_seed(0), dty
 print(f"random search: {len(X)} evaluations, best {evaluate(random).max():.2f}")
 
 # %% Plot each value, and the best so far
-figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+figure, axes = plt.subplots(figsize=(8, 4))
 axes.plot(Y.squeeze(1), "o", color="#0072B2", markersize=2, alpha=0.5, label="an evaluation")
 axes.plot(Y.squeeze(1).cummax(0).values, color="#D55E00", label="best so far")
 best_at_random = evaluate(random).squeeze(1).cummax(0).values
 axes.plot(best_at_random, color="#777777", linestyle="--", label="random search")
 axes.set(xlabel="evaluations", ylabel="Ackley's function, negated")
-axes.legend(loc="lower right", frameon=False)
-axes.spines[["top", "right"]].set_visible(False)
-file = Path("results/turbo.png")
-file.parent.mkdir(exist_ok=True)
-figure.savefig(file, dpi=150)
-print(f"wrote {file}")
+axes.legend(loc="lower right")
+Path("results").mkdir(exist_ok=True)
+figure.savefig("results/turbo.png")
+print("wrote results/turbo.png")

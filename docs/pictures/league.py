@@ -20,7 +20,7 @@ LEAGUES = {
 NAMES = {"auto": "scalable_bo", "cma": "pycma", "sobol": "Sobol points"}
 OURS, OTHERS = "#3949ab", "#b0b4c8"
 
-figure, panels = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
+figure, panels = plt.subplots(1, 3, figsize=(11, 3.2))
 
 
 def bars(axes, values, title, label):
@@ -30,7 +30,6 @@ def bars(axes, values, title, label):
     axes.bar_label(drawn, fmt="%.2f", padding=3, fontsize="small")
     axes.set_title(title, fontsize="medium")
     axes.set_xlabel(label)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.15)
 
 

@@ -23,13 +23,12 @@ solvers = {
     "stochastic dual descent": sbo.SDD(tolerance=1e-3, max_epochs=60),
 }
 
-figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
+figure, axes = plt.subplots(figsize=(8, 3.4))
 for name, solver in solvers.items():
     moments = []
     solver.solve(system, rhs, callback=moments.append)
     seen = [moment for moment in moments if moment.residual < float("inf")]
     axes.plot([moment.epochs for moment in seen], [moment.residual for moment in seen], label=name)
 axes.set(yscale="log", xlabel="epochs of n² kernel entries", ylabel="relative residual")
-axes.spines[["top", "right"]].set_visible(False)
-figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+figure.legend(loc="outside lower center", ncols=4, fontsize="small")
 figure.savefig(sys.argv[1], dpi=110)

@@ -18,7 +18,7 @@ paths = model.paths(6)
 line = torch.linspace(0, 1, 400, dtype=torch.float64).unsqueeze(1)
 values = paths(line).detach().squeeze(-1).T
 
-figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
+figure, axes = plt.subplots(figsize=(8, 3.2))
 axes.plot(line, values, linewidth=1.3, alpha=0.85)
 best = values.argmax(0)
 for column, row in enumerate(best.tolist()):
@@ -26,5 +26,5 @@ for column, row in enumerate(best.tolist()):
 axes.plot(X, Y, "ko", markersize=5, label="values so far")
 axes.plot([], [], "v", color="grey", label="next batch: where each function is largest")
 axes.set(xlim=(0, 1), ylim=(-2.6, 3.4), xlabel="parameter", ylabel="objective")
-axes.legend(loc="upper right", frameon=False, fontsize="small")
+axes.legend(loc="upper right", fontsize="small")
 figure.savefig(sys.argv[1], dpi=110)
