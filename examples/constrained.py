@@ -96,17 +96,10 @@ feasible = ((outcomes[:, 1:] <= 0).all(1) & (grid[:, 0] >= grid[:, 1])).reshape(
 axes.contourf(side, side, feasible, levels=[0.5, 1.5], colors=["0.9"])
 axes.plot(side, side, color="0.5", linewidth=1, linestyle="--")
 axes.plot(*X_initial.T, "x", color="0.4", markersize=5, clip_on=False, label="random points")
-for number, (batch, color) in enumerate(
-    zip(batches, ("#9ECAE1", "#4292C6", "#08306B"), strict=True), 1
-):
-    axes.plot(
-        *batch.T,
-        "o",
-        color=color,
-        markersize=9 - 2 * number,
-        clip_on=False,
-        label=f"Thompson batch {number}",
-    )
+blues = ("#9ECAE1", "#4292C6", "#08306B")
+for number, (batch, color) in enumerate(zip(batches, blues, strict=True), 1):
+    style = {"color": color, "markersize": 9 - 2 * number, "clip_on": False}
+    axes.plot(*batch.T, "o", label=f"Thompson batch {number}", **style)
 best = grid[torch.where(feasible.T.flatten(), outcomes[:, 0], torch.inf).argmin()]
 axes.plot(*best, "*", color="#D55E00", markersize=20, fillstyle="none", label="optimum")
 axes.set(

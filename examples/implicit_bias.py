@@ -100,30 +100,16 @@ for axis in (fit, distance, functions):
     axis.set_zorder(twin.get_zorder() + 1)
     axis.patch.set_visible(False)
     axis.set(xlim=(-8, 8), xlabel="x")
-fit.fill_between(
-    position,
-    means[last] - 2 * stds[last],
-    means[last] + 2 * stds[last],
-    color=blues[last],
-    alpha=0.2,
-    linewidth=0,
-)
-for i, path in enumerate(samples[last][:4]):
-    fit.plot(
-        position,
-        path,
-        color=blues[last],
-        linewidth=0.5,
-        alpha=0.6,
-        label=None if i else "its paths",
-    )
+low, high = (means[last] + width * stds[last] for width in (-2, 2))
+fit.fill_between(position, low, high, color=blues[last], alpha=0.2, linewidth=0)
+few = samples[last][:4].T
+fit.plot(position, few[:, 1:], color=blues[last], linewidth=0.5, alpha=0.6)
+fit.plot(position, few[:, 0], color=blues[last], linewidth=0.5, alpha=0.6, label="its paths")
 fit.plot(position, means[last], color=blues[last], label=f"SGD, {last}: mean ± 2 std")
-for i, line in enumerate(
-    (means["exact"], means["exact"] - 2 * stds["exact"], means["exact"] + 2 * stds["exact"])
-):
-    fit.plot(
-        position, line, color="black", linewidth=0.9, linestyle="--", label=None if i else "exact"
-    )
+dashed = {"color": "black", "linewidth": 0.9, "linestyle": "--"}
+fit.plot(position, means["exact"], label="exact", **dashed)
+for width in (-2, 2):
+    fit.plot(position, means["exact"] + width * stds["exact"], **dashed)
 fit.set(title="Posterior", ylim=(-4, 4))
 for name in labels:
     distance.plot(position, distances[name], color=blues[name], label=f"SGD, {name}")
@@ -134,20 +120,10 @@ for i, values in zip(shown, basis.T, strict=True):
         position, values, color=plt.cm.plasma(0.9 * shown.index(i) / len(shown)), label=f"i = {i}"
     )
 functions.set(title="Spectral basis functions (grey: density of the data)")
-spectrum.semilogy(
-    range(1, count + 1),
-    coordinates["exact"].abs(),
-    color="black",
-    linewidth=0.9,
-    linestyle="--",
-    label="exact mean itself",
-)
-spectrum.set(
-    title="Error of the mean along each basis function",
-    xlabel="i",
-    xlim=(1, count),
-    ylim=(1e-4, None),
-)
+exact = coordinates["exact"].abs()
+spectrum.semilogy(range(1, count + 1), exact, label="exact mean itself", **dashed)
+spectrum.set(title="Error of the mean along each basis function", xlabel="i")
+spectrum.set(xlim=(1, count), ylim=(1e-4, None))
 for axis in axes.flat:
     axis.legend(fontsize=8, loc="best" if axis is not functions else "upper left")
 Path("results").mkdir(exist_ok=True)

@@ -118,32 +118,20 @@ print(
 # %% Plot
 figure, axes = plt.subplots(2, 3, figsize=(9, 5), sharex=True, sharey=True)
 position = torch.arange(1, NUM_PASSES + 1)
+blue = {"color": "#0072B2"}
 for axis, m in zip(axes.flat, LEVELS, strict=True):
     mean = curves[m].mean(1)
     spread = curves[m].std(1)
     best = int(curves[m].mean(1).argmin())
-    axis.fill_between(
-        position,
-        mean - spread,
-        mean + spread,
-        color="#0072B2",
-        alpha=0.15,
-        linewidth=0,
-        label="± 1 standard deviation",
-    )
-    axis.plot(position, mean, color="#0072B2", label="Nyström SGM, mean of 50")
-    axis.plot(best + 1, mean[best], "o", color="#0072B2", markersize=5, label="smallest")
+    band = axis.fill_between(position, mean - spread, mean + spread, alpha=0.15, **blue)
+    band.set(linewidth=0, label="± 1 standard deviation")
+    axis.plot(position, mean, label="Nyström SGM, mean of 50", **blue)
+    axis.plot(best + 1, mean[best], "o", markersize=5, label="smallest", **blue)
     axis.axhline(
         ridge.mean(), color="#D55E00", linewidth=1, linestyle="--", label="cross-validated ridge"
     )
-    axis.annotate(
-        f"{mean[best]:.3f}",
-        (best + 1, mean[best]),
-        (0, -13),
-        textcoords="offset points",
-        ha="center",
-        color="#0072B2",
-    )
+    below = {"xytext": (0, -13), "textcoords": "offset points", "ha": "center"}
+    axis.annotate(f"{mean[best]:.3f}", (best + 1, mean[best]), **below, **blue)
     axis.set_title(f"m = {m} centres", fontsize=10)
 axes[0, 0].set(xlim=(0, NUM_PASSES), ylim=(0, None))
 for axis in axes[1]:

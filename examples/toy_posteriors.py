@@ -70,6 +70,8 @@ def models(name: str, X: torch.Tensor, y: torch.Tensor) -> dict[str, PathwiseGP]
 
 
 # %% Fit, compare and plot: a method in colour, the exact posterior dashed
+BLUE = {"color": "#0072B2"}
+DASHED = {"color": "black", "linewidth": 0.9, "linestyle": "--"}
 figure, axes = plt.subplots(2, 3, figsize=(11, 5.5), sharex="row", sharey="row")
 for row, (name, (X, x)) in zip(axes, problems.items(), strict=True):
     y = observe(X)
@@ -92,55 +94,18 @@ for row, (name, (X, x)) in zip(axes, problems.items(), strict=True):
         shown = x.max() >= X
         position = x.squeeze(1)
         size = 2 if shown.sum() > 500 else 4
-        axis.plot(
-            X[shown],
-            y[shown],
-            "o",
-            color="#D55E00",
-            markersize=size,
-            alpha=0.35,
-            markeredgewidth=0,
-            zorder=1,
-            label="data",
-        )
-        axis.fill_between(
-            position,
-            mean - 2 * std,
-            mean + 2 * std,
-            color="#0072B2",
-            alpha=0.2,
-            linewidth=0,
-            label="mean ± 2 standard deviations",
-        )
-        for i, path in enumerate(values[:5]):
-            axis.plot(
-                position,
-                path,
-                color="#0072B2",
-                linewidth=0.5,
-                alpha=0.6,
-                label=None if i else "sample paths",
-            )
-        axis.plot(position, mean, color="#0072B2", linewidth=1.5, label="mean")
-        for i, line in enumerate(
-            (exact_mean, exact_mean - 2 * exact_std, exact_mean + 2 * exact_std)
-        ):
-            axis.plot(
-                position,
-                line,
-                color="black",
-                linewidth=0.9,
-                linestyle="--",
-                label=None if i else "exact",
-            )
-        axis.set_title(
-            (
-                f"{name}: {method}"
-                if method != "SVGP"
-                else f"{name}: SVGP, {len(model.inducing_points)} inducing points"
-            ),
-            fontsize=10,
-        )
+        dots = {"color": "#D55E00", "alpha": 0.35, "markeredgewidth": 0, "zorder": 1}
+        axis.plot(X[shown], y[shown], "o", markersize=size, label="data", **dots)
+        band = axis.fill_between(position, mean - 2 * std, mean + 2 * std, alpha=0.2, **BLUE)
+        band.set(linewidth=0, label="mean ± 2 standard deviations")
+        axis.plot(position, values[1:5].T, **BLUE, linewidth=0.5, alpha=0.6)
+        axis.plot(position, values[0], **BLUE, linewidth=0.5, alpha=0.6, label="sample paths")
+        axis.plot(position, mean, **BLUE, linewidth=1.5, label="mean")
+        axis.plot(position, exact_mean, **DASHED, label="exact")
+        for width in (-2, 2):
+            axis.plot(position, exact_mean + width * exact_std, **DASHED)
+        note = f", {len(model.inducing_points)} inducing points" if method == "SVGP" else ""
+        axis.set_title(f"{name}: {method}{note}", fontsize=10)
         axis.set(ylim=(-4, 4), xlim=(x[0].item(), x[-1].item()))
 handles = axes[0, 0].get_legend_handles_labels()
 figure.legend(*handles, loc="outside lower center", ncols=5)
