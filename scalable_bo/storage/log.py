@@ -132,81 +132,9 @@ def note_in(content: bytes, name: str) -> str:
 
 
 def replay(writes: Iterable[Write], dim: int) -> Contents:
-    """Return what writes lead to, of ``dim`` parameters: what applying one after the other would
-    lead to, in a time proportional to their number.
-    """
-    replaying = _Replay(dim)
+    """Return what writes lead to, of ``dim`` parameters."""
+    contents = Contents.empty(dim)
     for write in writes:
-        write.apply(replaying)
-    replaying.settle()
-    return replaying.contents()
-
-
-class _Replay(Contents):
-    """Contents to which writes are applied, of which those that come after another are put together
-    until they are settled.
-
-    A write that adds points copies all points, so that n of them would take n² steps.
-    """
-
-    def __init__(self, dim: int) -> None:
-        self.adopt(Contents.empty(dim))
-        self._points: list[Tensor] = []
-        self._asks: list[int] = []
-        self._times: list[float] = []  # of the asks
-        self._ids: list[int] = []
-        self._outcomes: list[Outcomes] = []
-
-    def contents(self) -> Contents:
-        """Return these as contents alone."""
-        return Contents(**{name: getattr(self, name) for name in vars(Contents.empty(0))})
-
-    def save_settings(self, settings: str) -> None:
-        """Do nothing: settings are not among the contents."""
-
-    def add_ask(
-        self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
-    ) -> None:
-        """Do what ``Storage`` says, as all of these."""
-        self._append(X, ask.number, cost.time)
-        self.note_ask(ask, cost, num_queued)
-
-    def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
-        self._append(X, 0, math.nan)
-        self.sources.append(source)
-        self.add_outcomes(range(source.first_id, source.first_id + len(X)), outcomes, first_told)
-
-    def add_outcomes(self, ids: Sequence[int], outcomes: Outcomes, first_told: int) -> None:
-        self._ids.extend(ids)
-        self._outcomes.append(outcomes)
-
-    def remove_outcomes(self, ids: Sequence[int]) -> None:
-        self.settle()
-        super().remove_outcomes(ids)
-
-    def replace_outcomes(self, *arguments: Any) -> None:
-        self.settle()
-        super().replace_outcomes(*arguments)
-
-    def settle(self) -> None:
-        """Bring the rows up to date."""
-        rows = self.rows
-        if self._points:
-            sizes = torch.tensor([len(X) for X in self._points], device="cpu")
-            asks = torch.tensor(self._asks, device="cpu").repeat_interleave(sizes)
-            times = torch.tensor(self._times, dtype=torch.float64, device="cpu")
-            rows.append(torch.cat(self._points), asks, times.repeat_interleave(sizes))
-        if self._outcomes:
-            # A point that is told one outcome after the other is told all that are known each time
-            last = {id: position for position, id in enumerate(self._ids)}
-            places = [position for position, id in enumerate(self._ids) if last[id] == position]
-            outcomes = Outcomes.join(self._outcomes).select(places)
-            rows.record([self._ids[position] for position in places], outcomes)
-            rows.next_told += len(self._ids) - len(places)
-        for part in (self._points, self._asks, self._times, self._ids, self._outcomes):
-            part.clear()
-
-    def _append(self, X: Tensor, ask: int, time: float) -> None:
-        self._points.append(X)
-        self._asks.append(ask)
-        self._times.append(time)
+        if write.name != "save_settings":
+            write.apply(contents)
+    return contents

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import accumulate, chain, count
+from itertools import chain, count
 from numbers import Real
 from typing import Any
 
@@ -170,24 +170,6 @@ class Outcomes:
             )
         return replace(self, times=torch.stack([self.times[:, 0], took], dim=1))
 
-    @classmethod
-    def join(cls, parts: Sequence[Outcomes]) -> Outcomes:
-        """Return the outcomes of all parts, one part after the other."""
-        width = max(part.further.shape[1] for part in parts)
-        starts = accumulate((len(part.values) for part in parts), initial=0)
-        reasons = {
-            start + position: reason
-            for start, part in zip(starts, parts, strict=False)
-            for position, reason in part.reasons.items()
-        }
-        return cls(
-            torch.cat([part.values for part in parts]),
-            torch.cat([part.noise for part in parts]),
-            reasons,
-            torch.cat([_widened(part.further, width) for part in parts]),
-            torch.cat([part.times for part in parts]),
-        )
-
     def select(self, positions: Sequence[int]) -> Outcomes:
         """Return the outcomes at ``positions``, in their order."""
         index = torch.tensor(positions, dtype=torch.long, device="cpu")
@@ -271,24 +253,17 @@ class Rows:
         """Whether values come with their variances; ``None`` before the first."""
         return None if not self.observed else not math.isnan(self.noise[self.observed[0]].item())
 
-    def append(
-        self, X: Tensor, asks: int | Tensor, asked_at: float | Tensor = math.nan
-    ) -> list[int]:
-        """Add rows without a value, of one ask and its time or each (n,) of its own; return their
-        ids.
-        """
+    def append(self, X: Tensor, asks: int | Tensor, asked_at: float = math.nan) -> list[int]:
+        """Add rows without a value, of one ask or each (n,) of its own; return their ids."""
         first = len(self)
-        new = len(X)
-        self.X = torch.cat([self.X, X])
-        self.asks = torch.cat([self.asks, torch.as_tensor(asks, device="cpu").expand(new)])
-        self.values = torch.cat([self.values, X.new_full((new,), math.nan)])
-        self.noise = torch.cat([self.noise, X.new_full((new,), math.nan)])
-        width = self.further.shape[1]
-        self.further = torch.cat([self.further, X.new_full((new, width), math.nan)])
-        self.times = torch.cat([self.times, X.new_full((new, 3), math.nan)])
+        stop = first + len(X)
+        unknown = dict.fromkeys(("values", "noise", "further", "times"), math.nan)
+        for name, content in {"X": X, "asks": asks, "told": False, **unknown}.items():
+            longer = _lengthened(getattr(self, name), stop)
+            longer[first:] = content
+            setattr(self, name, longer)
         self.times[first:, 0] = asked_at
-        self.told = torch.cat([self.told, torch.zeros(new, dtype=torch.bool, device="cpu")])
-        return list(range(first, first + new))
+        return list(range(first, stop))
 
     def record(self, ids: Sequence[int], outcomes: Outcomes) -> None:
         """Give rows their outcomes."""
@@ -411,6 +386,17 @@ class Rows:
                 "`noise` must be given for all values or for none; those told before came"
                 f" {'with' if before else 'without'} it."
             )
+
+
+def _lengthened(column: Tensor, stop: int) -> Tensor:
+    """Return a column (n, ...) with room for rows up to ``stop``: that behind it or, where there is
+    too little, in a copy of twice the length, so that n rows one by one take 2 n steps.
+    """
+    room = column._base
+    if room is None or len(room) < stop or room.shape[1:] != column.shape[1:]:
+        room = column.new_empty(max(2 * len(column), stop), *column.shape[1:])
+        room[: len(column)] = column
+    return room[:stop]
 
 
 def _widened(values: Tensor, width: int) -> Tensor:

@@ -125,10 +125,6 @@ class Contents:
         self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
     ) -> None:
         self.rows.append(X, ask.number, cost.time)
-        self.note_ask(ask, cost, num_queued)
-
-    def note_ask(self, ask: Ask, cost: AskReport, num_queued: int) -> None:
-        """Add an ask whose points are added elsewhere."""
         self.queue = self.queue[num_queued:]
         self.asks.append(ask)
         self.costs[ask.number] = cost

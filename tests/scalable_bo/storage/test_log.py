@@ -1,6 +1,7 @@
 """A log of writes leads to what its writes lead to one by one, also after it was bytes."""
 
 import math
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from scalable_bo.storage.log import digest_of, pack, replay, unpack
 from scalable_bo.storage.rounds import AskReport
-from scalable_bo.storage.rows import Outcomes
+from scalable_bo.storage.rows import Outcomes, Rows
 from scalable_bo.storage.storage import Ask, Change, Contents, Source, Write
 
 NAMES = ("a", "b")
@@ -100,3 +101,26 @@ def test_a_write_holds_more_text_than_a_header_of_safetensors() -> None:
 def test_a_digest_is_of_the_content_and_of_where_it_stands() -> None:
     content = pack(WRITES[0])
     assert len({digest_of("", content), digest_of("a", content), digest_of("", b"a")}) == 3
+
+
+def test_rows_grow_one_by_one_and_what_was_taken_of_them_stays() -> None:
+    X = points(40)
+    rows = Rows(3)
+    for k in range(40):
+        before = rows.X
+        rows.append(X[k : k + 1], k, float(k))
+        rows.record([k], several((float(k), -1.0)))
+        assert torch.equal(before, X[:k])
+    at_once = Rows(3)
+    at_once.append(X, torch.arange(40))
+    at_once.record(range(40), several(*((float(k), -1.0) for k in range(40))))
+    at_once.times[:, 0] = torch.arange(40)
+    assert str(vars(rows)) == str(vars(at_once))
+    copy = deepcopy(rows)
+    copy.append(X[:2], 41)
+    copy.record([40], several((1.0, 2.0)))
+    rows.append(X[2:4], 41)
+    assert rows.values[40:].isnan().all()
+    assert torch.equal(rows.X, torch.cat([X, X[2:4]]))
+    assert torch.equal(copy.X, torch.cat([X, X[:2]]))
+    assert copy.outcomes(2)[40].tolist() == [1.0, 2.0]
