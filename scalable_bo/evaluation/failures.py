@@ -8,6 +8,7 @@ from scalable_bo.evaluation.evaluator import Evaluation
 
 # So many evaluations that raise the same, before any that does not, end a run
 FAILURES_ALIKE = 3
+FAILURES_IN_A_ROW = 10  # or as many as there are points in a batch, if that is more
 
 
 class FailureLimit:
@@ -18,12 +19,12 @@ class FailureLimit:
 
     Args:
         maximum: of failures, over all evaluations; ``None`` for the rules above.
-        in_a_row: that number.
+        batch: points that are evaluated together.
     """
 
-    def __init__(self, maximum: int | None, in_a_row: int) -> None:
+    def __init__(self, maximum: int | None, batch: int = 1) -> None:
         self._maximum = maximum
-        self._in_a_row = in_a_row
+        self._in_a_row = max(batch, FAILURES_IN_A_ROW)
         self._total = 0
         self._row = 0
         self._alike: str | None = None  # what all so far have raised

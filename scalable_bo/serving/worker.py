@@ -11,8 +11,6 @@ from scalable_bo.evaluation.evaluator import Evaluation
 from scalable_bo.evaluation.failures import FailureLimit
 from scalable_bo.serving.client import LateError, RemoteStudy
 
-FAILURES_IN_A_ROW = 10
-
 logger = logging.getLogger(__name__)
 
 
@@ -36,7 +34,7 @@ def work(
         RuntimeError: if too many evaluations fail, from what the objective raised.
         ConnectionError, PermissionError: as ``RemoteStudy``.
     """
-    limit = FailureLimit(max_failures, FAILURES_IN_A_ROW)
+    limit = FailureLimit(max_failures)
     num_told = 0
     while (batch := study.ask(1, stopped=stopped)).ids:
         ((id, params),) = zip(batch.ids, batch.params, strict=True)

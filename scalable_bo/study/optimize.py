@@ -24,8 +24,6 @@ from scalable_bo.study.design import NotEnoughLeftError
 from surrogates import checks
 from surrogates.callers import quote
 
-# Without `max_failures`, a run stops when a whole batch, but no fewer than these, have failed
-FEWEST_FAILURES_IN_A_ROW = 10
 NO_ASK = "no ask in this round"
 
 
@@ -113,7 +111,7 @@ class _Loop:
         self._bar = bar
         self._deadline = time.monotonic() + (math.inf if run.seconds is None else run.seconds)
         self._interruption = Interruption()
-        self._limit = FailureLimit(run.max_failures, max(run.batch, FEWEST_FAILURES_IN_A_ROW))
+        self._limit = FailureLimit(run.max_failures, run.batch)
         self.evaluator = Evaluator(
             partial(timed, _evaluation_by(run.objective), run.timeout, outcomes=run.study.outcomes),
             run.executor,

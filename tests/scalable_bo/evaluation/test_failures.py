@@ -9,21 +9,22 @@ from scalable_bo.evaluation.failures import FailureLimit
 
 
 def test_failures_between_successes_do_not_end_a_run_without_a_limit() -> None:
-    limit = FailureLimit(None, 3)
     bad = Evaluation.failed(0, "bad", ValueError("bad"))
-    for _ in range(5):
-        limit.check([bad, bad, Evaluation(0, 1.0)])
-    with pytest.raises(RuntimeError, match="The last 3 evaluations failed"):
-        limit.check([bad, bad, bad])
+    for batch, most in ((1, 10), (12, 12)):
+        limit = FailureLimit(None, batch)
+        for _ in range(5):
+            limit.check([Evaluation(0, 1.0)] + [bad] * (most - 1))
+        with pytest.raises(RuntimeError, match=f"The last {most} evaluations failed"):
+            limit.check([bad])
 
 
 def test_failures_of_points_do_not_end_a_run_at_once_as_those_of_the_objective_do() -> None:
     nan = Evaluation.of(0, math.nan)
     other = Evaluation.failed(0, "ValueError: 1", ValueError("1"))
     for first in ([nan] * 3, [other, other, nan], [other, nan, other, other, other]):
-        FailureLimit(None, 10).check(first)
-        FailureLimit(100, 10).check([other] * 10)
+        FailureLimit(None).check(first)
+        FailureLimit(100).check([other] * 10)
     with pytest.raises(RuntimeError, match="The last 10 evaluations failed, and `max_failures`"):
-        FailureLimit(None, 10).check([nan] * 10)
+        FailureLimit(None).check([nan] * 10)
     with pytest.raises(RuntimeError, match="The first 3 evaluations all raised the same"):
-        FailureLimit(None, 10).check([other] * 4)
+        FailureLimit(None).check([other] * 4)
