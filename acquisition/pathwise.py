@@ -16,7 +16,7 @@ from torch import Tensor
 
 from acquisition.candidates import model_list
 from acquisition.multistart import screen
-from acquisition.outcomes import Outcome, OutcomePaths
+from acquisition.outcomes import OutcomePaths
 from acquisition.pools import best_choices
 from surrogates import PathwiseGP, checks
 
@@ -92,17 +92,8 @@ class PathwiseThompsonSampling(thompson_sampling.PathwiseThompsonSampling):
 
     def _draw(self, batch_size: int) -> None:
         num_pending = 0 if self.X_pending is None else len(self.X_pending)
-        seed = (
-            (self.models[0].seed if self.seed is None else self.seed)
-            + self._num_redraws
-            + num_pending
-        )
-        generator = torch.Generator().manual_seed(seed)
-        parts = tuple(model.paths(batch_size, generator=generator) for model in self.models)
-        self.batch_size, self.paths = (
-            batch_size,
-            OutcomePaths(parts, _outcome(self.objective, self.posterior_transform)),
-        )
+        self.batch_size = batch_size
+        self.paths = _functions(self, batch_size, self._num_redraws + num_pending)
         self._drawn_from = (num_pending, *(model._state_key().frozen() for model in self.models))
 
     def _is_fresh(self) -> bool:
@@ -166,11 +157,8 @@ class PathwiseMaxPosteriorSampling(MaxPosteriorSampling):
                 f"`num_samples` must be at most the {X.shape[-2]} candidates without replacement,"
                 f" got {num_samples}."
             )
-        seed = (self.models[0].seed if self.seed is None else self.seed) + self._num_calls
+        functions = _functions(self, num_samples, self._num_calls)
         self._num_calls += 1
-        generator = torch.Generator().manual_seed(seed)
-        parts = tuple(model.paths(num_samples, generator=generator) for model in self.models)
-        functions = OutcomePaths(parts, _outcome(self.objective, self.posterior_transform))
         chosen = [
             (
                 screen(functions, [candidates]).squeeze(1)
@@ -182,12 +170,17 @@ class PathwiseMaxPosteriorSampling(MaxPosteriorSampling):
         return torch.stack(chosen).reshape(*X.shape[:-2], num_samples, X.shape[-1])
 
 
-def _outcome(
-    objective: MCAcquisitionObjective, posterior_transform: PosteriorTransform | None
-) -> Outcome:
-    """Return the map of values Y (..., m) to what is maximised (...)."""
-    return (
-        objective
-        if posterior_transform is None
-        else lambda Y: objective(posterior_transform.evaluate(Y))
-    )
+def _functions(
+    sampler: PathwiseThompsonSampling | PathwiseMaxPosteriorSampling, count: int, number: int
+) -> OutcomePaths:
+    """Return so many functions to maximise, drawn from the models of a sampler by its seed, plus
+    the ``number`` of the draw.
+    """
+    models = sampler.models
+    seed = models[0].seed if sampler.seed is None else sampler.seed
+    generator = torch.Generator().manual_seed(seed + number)
+    parts = tuple(model.paths(count, generator=generator) for model in models)
+    objective, transform = sampler.objective, sampler.posterior_transform
+    if transform is None:
+        return OutcomePaths(parts, objective)
+    return OutcomePaths(parts, lambda Y: objective(transform.evaluate(Y)))

@@ -525,19 +525,12 @@ class ParallelThompsonSampling:
         the shapes, since their values may have been computed, with rounding of their own.
         """
         std = self.proposal_std
+        numbers = {name: of for name, of in vars(self).items() if isinstance(of, int | float)}
         return {
             "q": q,
+            **numbers,
             "seed": self.models[0].seed if self.seed is None else self.seed,
-            "num_candidates": self.num_candidates,
-            "num_rounds": self.num_rounds,
-            "num_starts": self.num_starts,
-            "uniform_fraction": self.uniform_fraction,
             "proposal_std": None if std is None else std.tolist(),
-            "num_steps": self.num_steps,
-            "learning_rate": self.learning_rate,
-            "prune": self.prune,
-            "maximize": self.maximize,
-            "repeats": self.repeats,
             "bounds": self.bounds.tolist(),
             "paths": "none" if paths is None else "given",
             "X_pending": _shape(X_pending),
