@@ -28,8 +28,6 @@ LEAST_EVIDENCE = 1.0
 MOST_RECOMMENDABLE = 500  # of the best observed points, from which one is recommended
 PREDICTED_AT_ONCE = 500
 SOBOL_POINTS = 1024
-SEED_OF_INDICES = 0
-SEED_OF_SEARCH = 0
 # Values of which a posterior is a direct solve, quick enough to be asked for in passing
 QUICK_UP_TO = 2000
 
@@ -130,8 +128,8 @@ class Belief:
         like = self.model.train_inputs[0]
         box = torch.tensor([[0.0], [1.0]], device="cpu").to(like).repeat(1, like.shape[1])
         options = self.space.acquisition_options(like)
-        search = LIGHT_SAMPLER(self.model, box, seed=SEED_OF_SEARCH, repeats=True, **options)
-        paths = self.model.paths(1, generator=torch.Generator().manual_seed(SEED_OF_SEARCH))
+        search = LIGHT_SAMPLER(self.model, box, seed=0, repeats=True, **options)
+        paths = self.model.paths(1, generator=torch.Generator().manual_seed(0))
         assert isinstance(paths, SamplePaths)  # of one data set
         mean = replace(paths, prior=None, weights=paths.mean_weights)
         found = search.generate(1, paths=mean).to("cpu", torch.float64)
@@ -150,9 +148,7 @@ class Belief:
             Jansen (1999), "Analysis of variance designs for model output": the estimator.
         """
         space = self.space
-        engine = torch.quasirandom.SobolEngine(
-            2 * space.encoded_dim, scramble=True, seed=SEED_OF_INDICES
-        )
+        engine = torch.quasirandom.SobolEngine(2 * space.encoded_dim, scramble=True, seed=0)
         first, second = engine.draw(SOBOL_POINTS, dtype=torch.float64).chunk(2, dim=1)
         values = self.mean(space.unnormalize(first))
         gaps = []

@@ -312,17 +312,24 @@ def _of_choices(snapshot: Snapshot) -> list[str]:
     return [_part("How points were chosen", _table(heads, table[::-1], 3, "long"), note)]
 
 
+def failures_by_reason(snapshot: Snapshot) -> list[tuple[int, int, str]]:
+    """Return the most frequent reasons of failures, each after the number of its rows and the first
+    of them.
+    """
+    reasons = snapshot.rows.reasons
+    first = {reason: row for row, reason in reversed(list(reasons.items()))}
+    return [
+        (number, first[reason], shorten(reason, LONGEST))
+        for reason, number in Counter(reasons.values()).most_common(NUM_REASONS)
+    ]
+
+
 def _of_failures(snapshot: Snapshot) -> list[str]:
     reasons = snapshot.rows.reasons
     if not reasons:
         return []
-    counts = Counter(reasons.values())
-    first = {reason: row for row, reason in reversed(list(reasons.items()))}
-    table = [
-        (f"{number:,}", first[reason], shorten(reason, LONGEST))
-        for reason, number in counts.most_common(NUM_REASONS)
-    ]
-    rest = len(counts) - len(table)
+    table = [(f"{number:,}", *others) for number, *others in failures_by_reason(snapshot)]
+    rest = len(set(reasons.values())) - len(table)
     note = f"{rest:,} more reasons are in `study.to_dataframe()`." if rest else ""
     return [
         _section(

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from scalable_bo._packages import require
 from scalable_bo.evaluation.evaluator import AnswerError
+from scalable_bo.serving.client import LONGEST_REASON
 from scalable_bo.serving.desk import Desk, UnavailableError
 from scalable_bo.serving.gate import Application, Gate
 from scalable_bo.serving.live import LiveView
@@ -25,7 +26,6 @@ from starlette.exceptions import HTTPException
 
 MOST_POINTS = 1000  # of a request
 MOST_OUTCOMES = 100
-LONGEST_REASON = 2000
 LONGEST_SEARCH = 200
 MOST_ROWS = 200  # on a page
 

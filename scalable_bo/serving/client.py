@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -40,9 +41,7 @@ SILENT_PAUSE = 1.0  # before a longer one the caller is told what it waits for
 RENEWALS = 3  # of a lease, in its time
 LONGEST_SLEEP = 0.5  # seconds between looks at whether the caller waits no more
 REPEATED = frozenset({429, 500, 502, 503, 504})  # answers after which a request is made again
-REFUSED = 401
 LONGEST_REASON = 2000  # characters that a server takes
-LATE = 409
 
 
 class LateError(ValueError):
@@ -390,9 +389,9 @@ class RemoteStudy:
         )
 
     def _refuse(self, status: int, answer: bytes) -> NoReturn:
-        if status == LATE:
+        if status == HTTPStatus.CONFLICT:
             raise LateError(_detail(answer))
-        if status == REFUSED:
+        if status == HTTPStatus.UNAUTHORIZED:
             raise PermissionError(
                 f"The server at {self._host} does not know the token. Copy its file `token` again."
             )

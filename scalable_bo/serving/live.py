@@ -9,7 +9,6 @@ import math
 import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +17,7 @@ import numpy as np
 from scalable_bo._packages import require
 from scalable_bo.modelling.training import FEWEST_VALUES
 from scalable_bo.report import views
-from scalable_bo.report.page import found_so_far
+from scalable_bo.report.page import LONGEST, failures_by_reason, found_so_far
 from scalable_bo.report.snapshot import Snapshot, to_frame
 from scalable_bo.report.svg import ROOM_UP, draw, draw_shares, shorten, ticks
 from scalable_bo.serving.desk import Desk
@@ -30,9 +29,7 @@ import pandas as pd
 
 SECONDS_KEPT = 2.0  # for which what has been computed is shown at least
 SHARE_OF_LOOKING = 0.1  # at most, of the time: what takes long is kept for longer
-NUM_REASONS = 20
 MOST_WORKERS = 200  # in the table
-LONGEST = 400  # characters of a text
 LONGEST_TICK = 10  # of a choice at an axis
 COMPARISON = re.compile(r"(.+?)(<=|>=|<|>|=)(.*)")
 Kept = TypeVar("Kept")
@@ -167,8 +164,6 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
     goal = "maximise" if snapshot.maximize else "minimise"
     if several and snapshot.goal is not None:
         goal = snapshot.goal.directions
-    counts = Counter(rows.reasons.values())
-    first = {reason: row for row, reason in reversed(list(rows.reasons.items()))}
     shown: dict[str, Any] = {
         "name": snapshot.name or "A study",
         "goal": f"{goal}, over {shorten(', '.join(snapshot.space.names), 120)}",
@@ -179,10 +174,7 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
         "num_failed": len(rows.reasons),
         "num_pending": len(rows) - rows.num_told,
         "num_asks": len(snapshot.asks),
-        "failures": [
-            [number, first[reason], shorten(reason, LONGEST)]
-            for reason, number in counts.most_common(NUM_REASONS)
-        ],
+        "failures": failures_by_reason(snapshot),
     }
     if snapshot.costs:
         shown["timeline"] = draw(views.times(snapshot))
