@@ -123,11 +123,7 @@ class TrustRegionStrategy(ForFewValues):
             region = region.update(values)
             if region.restart:
                 region = replace(start, best_value=region.best_value)
-        sampler = self.sampler or partial(default_sampler, request.q)
-        try:
-            return ThompsonStrategy(partial(sampler, trust_region=region)).generate(request)
-        except TooFewPoints:
-            return ThompsonStrategy(sampler).generate(request)
+        return _in_region(self.sampler or partial(default_sampler, request.q), region, request)
 
 
 @dataclass(frozen=True)
@@ -149,9 +145,8 @@ class SeveralRegionsStrategy(ForFewValues):
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
         sampler = self.sampler or FEW_ASCENTS
-        whole = ThompsonStrategy(sampler)
         if request.choices is not None:
-            return whole.generate(request)
+            return ThompsonStrategy(sampler).generate(request)
         maximize = request.goal.get("maximize", True)
         dim = request.bounds.shape[1]
         numbers = torch.arange(request.q, device="cpu")
@@ -160,12 +155,10 @@ class SeveralRegionsStrategy(ForFewValues):
         for length, q in zip((None, *LENGTHS), sizes, strict=True):
             if not q:
                 continue
-            part = _rest(request, batch, q)
-            try:
-                region = length and TrustRegion(dim, q, length=length, maximize=maximize)
-                found = ThompsonStrategy(partial(sampler, trust_region=region)).generate(part)
-            except TooFewPoints:
-                found = whole.generate(part)
+            region = None
+            if length is not None:
+                region = TrustRegion(dim, q, length=length, maximize=maximize)
+            found = _in_region(sampler, region, _rest(request, batch, q))
             batch = torch.cat([batch, found])
         return batch
 
@@ -257,6 +250,14 @@ def make_strategy(strategy: str | Strategy, sampler: Sampler | None = None) -> S
             " its sampler when you make it."
         )
     return strategy
+
+
+def _in_region(sampler: Sampler, region: TrustRegion | None, request: Request) -> Tensor:
+    """Return a batch of maximisers in a region or, where that has too few points, anywhere."""
+    try:
+        return ThompsonStrategy(partial(sampler, trust_region=region)).generate(request)
+    except TooFewPoints:
+        return ThompsonStrategy(sampler).generate(request)
 
 
 def _can_temper(request: Request) -> bool:
