@@ -164,20 +164,10 @@ class Config(_Table):
         import torch
 
         section = self.study
-        settings: dict[str, Any] = {
-            "maximize": section.maximize,
-            "objectives": section.objectives,
+        settings = section.model_dump() | {
             "outcome_constraints": section.outcome_constraints or None,
-            "seed": section.seed,
             "path": None if section.path is None else self.place.path,
-            "storage": section.storage,
-            "name": section.name,
-            "num_initial": section.num_initial,
-            "strategy": section.strategy,
-            "ask_seconds": section.ask_seconds,
-            "threads": section.threads,
             "dtype": getattr(torch, section.dtype),
-            "device": section.device,
         }
         return Study(self.build_space(), **(settings | options))
 

@@ -74,20 +74,13 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
             config.add_data(study)
             rounds = _rounds_left(study, section)
             if rounds or study.unfinished().ids:
-                run = Run(
-                    study,
-                    objective,
-                    rounds,
-                    section.batch,
-                    executor=executor,
-                    timeout=section.timeout,
-                    max_failures=section.max_failures,
-                    retry=section.retry,
-                    callbacks=callbacks,
-                    asynchronous=section.asynchronous and section.workers,
-                    seconds=section.seconds,
-                )
-                run()
+                given = section.model_dump(exclude={"workers", "scheduler"}) | {
+                    "rounds": rounds,
+                    "executor": executor,
+                    "callbacks": callbacks,
+                    "asynchronous": section.asynchronous and section.workers,
+                }
+                Run(study, objective, **given)()
     except KeyboardInterrupt as error:
         number = getattr(error, "number", signal.SIGINT)
         said = f"Interrupted; {describe_counts(study)} in {config.place}. {again}"

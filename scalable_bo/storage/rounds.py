@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
@@ -40,6 +41,12 @@ class Batch:
     X: Tensor
     rows: list[int | None] | None = None
     outcomes: list[dict[str, float]] | None = None
+
+    def part(self, ids: Collection[int]) -> Batch:
+        """Return the points that have these ids, to evaluate."""
+        places = [place for place, id in enumerate(self.ids) if id in ids]
+        params = [self.params[place] for place in places]
+        return Batch([self.ids[place] for place in places], params, self.X[places])
 
     def to_dataframe(self) -> pd.DataFrame:
         """Return the parameters, a row for each point, by ``id``.

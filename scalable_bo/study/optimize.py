@@ -245,12 +245,9 @@ class _Loop:
         failed = self._to_retry
         if self._run.retry is None or not failed or self._is_over():
             return
-        pending = self._study.retry(sorted(failed))
-        again = [place for place, id in enumerate(pending.ids) if id in failed]
-        ids = [pending.ids[place] for place in again]
-        params = [pending.params[place] for place in again]
-        self._failed = max(0, self._failed - len(ids))
-        work(Batch(ids, params, pending.X[again]), f"{what}, once more")
+        again = self._study.retry(sorted(failed)).part(failed)
+        self._failed = max(0, self._failed - len(again.ids))
+        work(again, f"{what}, once more")
         self._to_retry = set()
 
     def _tell(self, part: Sequence[Evaluation]) -> None:
@@ -320,13 +317,6 @@ class _Loop:
 
     def _say(self, what: str, text: str) -> None:
         self._bar.status(f"{what}: {text}")
-
-
-def unmeasured(pending: Batch) -> Batch:
-    """Return the pending points of which no outcome has been told."""
-    places = [k for k in range(len(pending.ids)) if not (pending.outcomes and pending.outcomes[k])]
-    ids = [pending.ids[k] for k in places]
-    return Batch(ids, [pending.params[k] for k in places], pending.X[places])
 
 
 def _evaluation_by(objective: Callable[..., Any] | Command) -> Callable[..., Evaluation]:

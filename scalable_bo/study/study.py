@@ -47,7 +47,7 @@ from scalable_bo.study.asking import Proposer
 from scalable_bo.study.design import NotEnoughLeftError, default_num_initial
 from scalable_bo.study.goals import goal_strategy
 from scalable_bo.study.known import Known
-from scalable_bo.study.optimize import Run, unmeasured
+from scalable_bo.study.optimize import Run
 from scalable_bo.study.team import Team
 from surrogates import PathwiseGP, Solver, checks
 from surrogates.callers import quote
@@ -335,11 +335,12 @@ class Study:
         their outcomes has been told and, of a study in a database, no other process is at them. It
         is this process that is at them then.
         """
-        pending = unmeasured(self.pending)
-        mine = set(self._record.claim(pending.ids))
-        places = [place for place, id in enumerate(pending.ids) if id in mine]
-        params = [pending.params[place] for place in places]
-        return Batch([pending.ids[place] for place in places], params, pending.X[places])
+        pending = self.pending
+        if not pending.ids:
+            return pending
+        told = pending.outcomes or [{}] * len(pending.ids)
+        waiting = [id for id, outcomes in zip(pending.ids, told, strict=True) if not outcomes]
+        return pending.part(set(self._record.claim(waiting)))
 
     def points(self, ids: Sequence[int] | None = None) -> tuple[Point, ...]:
         """Return all points by id, or those of some ``ids``, each with what became of it so far.

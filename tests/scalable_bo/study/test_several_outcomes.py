@@ -27,7 +27,6 @@ from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage.rounds import Result
 from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.study.answers import read_snapshot
-from scalable_bo.study.optimize import unmeasured
 from scalable_bo.study.study import Study
 from surrogates import PathwiseGP
 from tests.scalable_bo.frames import timeless
@@ -275,7 +274,7 @@ def test_values_of_some_outcomes_are_kept_until_the_others_complete_them(
     assert (study.num_observations, study.num_failed) == (1, 0)
     assert study.pending.ids == [0, 2]
     assert study.pending.outcomes == [{"cost": 1.5}, {}]
-    assert unmeasured(study.pending).ids == [2]
+    assert study.unfinished().ids == [2]
     assert study.to_dataframe()["status"].tolist() == ["pending", "observed", "pending"]
     assert study.to_dataframe()["cost"].tolist()[:2] == [1.5, 3.0]
     assert study.result.outcomes.tolist() == [[3.0, 4.0]]
