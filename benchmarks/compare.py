@@ -53,15 +53,15 @@ class Comparison:
 
     @property
     def ratio(self) -> float | None:
-        """The median of ``after`` over that of ``before``."""
-        if self.absent is not None:
+        """The median of ``after`` over that of ``before``; ``None`` without repeats."""
+        if not self.before:
             return None
         return statistics.median(self.after) / statistics.median(self.before)
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """The smallest and the largest ratio of a pair."""
-        if self.absent is not None:
+        if not self.before:
             return None
         ratios = [after / before for before, after in zip(self.before, self.after, strict=True)]
         return min(ratios), max(ratios)
@@ -129,21 +129,17 @@ def compare(
                 folders[side] = Path(stack.enter_context(tempfile.TemporaryDirectory()))
                 unpack(repository, commit, folders[side])
         for workload in workloads:
-            seconds: tuple[list[float], list[float]] = ([], [])
-            absent: dict[int, str] = {}
+            answers: tuple[list[Any], list[Any]] = ([], [])
             for repeat in range(repeats):
                 for side in (0, 1) if repeat % 2 == 0 else (1, 0):
-                    answer = run_once(script, workload, folders[side], threads, device)
-                    if "absent" in answer:
-                        absent[side] = answer["absent"]
-                    else:
-                        seconds[side].append(answer["seconds"])
-                if absent:
+                    answers[side].append(run_once(script, workload, folders[side], threads, device))
+                before_lacks, after_lacks = (own[-1].get("absent") for own in answers)
+                if lacks := after_lacks or before_lacks:
+                    found.append(Comparison(workload, [], [], lacks, before_lacks is None))
                     break
-            if absent:
-                found.append(Comparison(workload, [], [], absent[max(absent)], 0 not in absent))
             else:
-                found.append(Comparison(workload, *seconds))
+                first, second = ([answer["seconds"] for answer in own] for own in answers)
+                found.append(Comparison(workload, first, second))
             print(" ".join(found[-1].row(limit)), file=sys.stderr, flush=True)
     return found
 

@@ -29,28 +29,15 @@ from torch import Tensor
 from benchmarks.scripts import script_parser
 from scalable_bo.experiments.records import describe_environment, existing_record, write_record
 from surrogates import (
-    CG,
-    SDD,
-    SGD,
     Auto,
     KernelSystem,
-    SketchAndProject,
     Solver,
     UnsolvedWarning,
     kernel_operator,
 )
 from surrogates.solvers.accuracy import PosteriorError
+from surrogates.solvers.registry import make_solver
 from surrogates.systems.system import Targets
-
-SOLVERS: dict[str, Solver] = {
-    "auto": Auto(),
-    "auto-iterative": Auto(direct=False),
-    "cg": CG(),
-    "asap": SketchAndProject.asap(),
-    "adasap": SketchAndProject.adasap(),
-    "sdd": SDD(),
-    "sgd": SGD(),
-}
 
 
 @dataclass(frozen=True)
@@ -182,11 +169,9 @@ def account_of(cell: Cell, exact: Exact, solver: Solver) -> dict[str, Any]:
 
 def summarise(record: dict[str, Any]) -> None:
     """Print of each solver how many cells are right, and what is wrong about the others."""
-    for name in SOLVERS:
-        found = record["cells"].items()
+    found = record["cells"].items()
+    for name in dict.fromkeys(name for _, entry in found for name in entry["solvers"]):
         runs = {cell: entry["solvers"][name] for cell, entry in found if name in entry["solvers"]}
-        if not runs:
-            continue
         true = {cell: max(run["paths_anywhere"], run["paths_beside"]) for cell, run in runs.items()}
         told = {cell: runs[cell]["stated_paths"] / max(true[cell], 1e-3) for cell in runs}
         wrong = [c for c in runs if true[c] > 0.2 and not runs[c]["warned"]]
@@ -210,14 +195,17 @@ def main() -> None:
     found = None if arguments.out is None else existing_record(arguments.out)
     record = found or {"benchmark": "posterior_error", "cells": {}}
     environment = describe_environment(torch.device("cpu"))
-    names = arguments.solvers.split(",")
+    solvers = {
+        name: Auto(direct=False) if name == "auto-iterative" else make_solver(name)
+        for name in arguments.solvers.split(",")
+    }
     for cell in [] if arguments.summary else design(arguments.size)[: arguments.cells]:
         entry = record["cells"].setdefault(cell.name, {"solvers": {}, "environment": environment})
-        missing = [name for name in names if name not in entry["solvers"]]
+        missing = [name for name in solvers if name not in entry["solvers"]]
         exact = Exact(cell) if missing else None
         for name in missing:
             assert exact is not None
-            run = entry["solvers"][name] = account_of(cell, exact, SOLVERS[name])
+            run = entry["solvers"][name] = account_of(cell, exact, solvers[name])
             print(
                 f"{cell.name} {name}: stated {run['stated_paths']:.3f}, true"
                 f" {run['paths_anywhere']:.3f} and {run['paths_beside']:.3f}, variances"

@@ -62,32 +62,16 @@ def product(n: int, s: int) -> Call:
     return lambda: operator @ W
 
 
-def solve(solver: Any, n: int = 3000, s: int = 16, noise: float = 1e-3) -> Call:
+def solve(make: Callable[[Any], Any], n: int = 3000, s: int = 16, noise: float = 1e-3) -> Call:
     """Time a solve by fixed work: its tolerance is out of reach within its budget."""
+    import surrogates
     from surrogates import KernelSystem, kernel_operator
 
     X = points(n)
     B = columns(n, s)
     system = KernelSystem(kernel_operator(matern(X), X, memory_budget=0), noise)
+    solver = make(surrogates)
     return lambda: solver.solve(system, B)
-
-
-def cg() -> Call:
-    from surrogates import CG
-
-    return solve(CG(None, tolerance=1e-12, max_epochs=12))
-
-
-def sap() -> Call:
-    from surrogates import SketchAndProject
-
-    return solve(SketchAndProject.sap(block_size=300, max_epochs=8))
-
-
-def sdd() -> Call:
-    from surrogates import SDD
-
-    return solve(SDD(1.0, 100, max_epochs=8))
 
 
 def model(n: int) -> Any:
@@ -148,9 +132,9 @@ WORKLOADS: dict[str, Callable[[], Call]] = {
     "product-1": lambda: product(8000, 1),
     "product-64": lambda: product(6000, 64),
     "product-1000": lambda: product(3000, 1000),
-    "cg": cg,
-    "sap": sap,
-    "sdd": sdd,
+    "cg": lambda: solve(lambda of: of.CG(None, tolerance=1e-12, max_epochs=12)),
+    "sap": lambda: solve(lambda of: of.SketchAndProject.sap(block_size=300, max_epochs=8)),
+    "sdd": lambda: solve(lambda of: of.SDD(1.0, 100, max_epochs=8)),
     "path-evaluation": path_evaluation,
     "acquisition": acquisition,
     "minibatch-fit": minibatch_fit,
