@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from scalable_bo._packages import INSTALL
+from scalable_bo._packages import INSTALL, require
 from scalable_bo.cli.console import (
     Commands,
     optional,
@@ -59,6 +59,8 @@ class LeagueCommand(Benchmark):
     out: Path = Path("results/optimisers")
 
     def plan(self) -> BenchmarkPlan:
+        require("pandas", extra="league", user="`python -m benchmarks.league`")
+
         from benchmarks.league.league_tables import LEAGUE
         from benchmarks.league.registry import missing_packages
         from benchmarks.league.subsets import plan_league

@@ -176,21 +176,10 @@ def _coco_task(suite: str, function: int, dim: int, instance: int) -> Task:
     optimum = cocoex.BareProblem("bbob", function, 2, instance).best_value()
     if suite == "bbob-mixint":
         optimum *= 10.0 ** MIXED_EXPONENTS[function - 1]
-    return Task(Space(**params), _CocoFunction(problem, problems), float(optimum))
 
-
-@dataclass(frozen=True, eq=False)
-class _CocoFunction:
-    """A function of COCO.
-
-    Attributes:
-        problem: maps a point to its value.
-        suite: owns the problem, and must not go before it.
-    """
-
-    problem: Callable[[np.ndarray], float]
-    suite: object
-
-    def __call__(self, X: Tensor) -> Tensor:
-        values = [self.problem(point) for point in X.double().numpy()]
+    def evaluate(X: Tensor, suite: object = problems) -> Tensor:
+        """Return the values (n,). The suite owns the problem, and must not go before it."""
+        values = [problem(point) for point in X.double().numpy()]
         return torch.tensor(values, dtype=torch.float64)
+
+    return Task(Space(**params), evaluate, float(optimum))

@@ -28,15 +28,8 @@ else:
 
 
 def git(repository: Path, *arguments: str) -> str:
-    author = [
-        "-c",
-        "user.name=nobody",
-        "-c",
-        "user.email=nobody@example.org",
-        "-c",
-        "commit.gpgsign=false",
-    ]
-    command = ["git", "-C", str(repository), *author, *arguments]
+    author = "-c user.name=nobody -c user.email=nobody@example.org -c commit.gpgsign=false"
+    command = ["git", "-C", str(repository), *author.split(), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -60,15 +53,8 @@ def repository(tmp_path: Path) -> Path:
 
 
 def arguments(repository: Path, *more: str) -> list[str]:
-    return [
-        *more,
-        "--repository",
-        str(repository),
-        "--script",
-        str(repository.parent / "script.py"),
-        "--repeats",
-        "2",
-    ]
+    script = str(repository.parent / "script.py")
+    return [*more, "--repository", str(repository), "--script", script, "--repeats", "2"]
 
 
 def test_a_slow_down_by_two_is_seen_and_recorded(

@@ -15,21 +15,8 @@ from tests.benchmarks.calls import call
 def test_records_and_a_table_are_written_and_what_is_finished_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = [
-        "--preset",
-        "simulated",
-        "--data",
-        "otl,levy",
-        "--method",
-        "nearest",
-        "--seeds",
-        "2",
-        "--n",
-        "50",
-        "--epochs",
-        "1",
-    ]
-    arguments = [*options, "--out", str(tmp_path)]
+    options = "--preset simulated --data otl,levy --method nearest --seeds 2 --n 50 --epochs 1"
+    arguments = [*options.split(), "--out", str(tmp_path)]
     assert call(monkeypatch, fits, *arguments) == 0
     names = [f"fit_scores_{data}_nearest_seed=2_n=50_max_epochs=1.json" for data in ("levy", "otl")]
     assert sorted(file.name for file in tmp_path.iterdir()) == [

@@ -39,20 +39,8 @@ def test_solvers_are_traced_and_drawn(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "out"
-    arguments = [
-        "--data",
-        "toy",
-        "--data-dir",
-        str(data_dir),
-        "--solver",
-        "cg,sdd",
-        "--epochs",
-        "8",
-        "--points",
-        "3",
-        "--out",
-        str(out),
-    ]
+    options = "--data toy --solver cg,sdd --epochs 8 --points 3"
+    arguments = [*options.split(), "--data-dir", str(data_dir), "--out", str(out)]
     assert call(monkeypatch, traces, *arguments) == 0
     assert sorted(file.name for file in out.iterdir()) == [
         "solvers_toy_0.png",
