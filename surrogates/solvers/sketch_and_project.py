@@ -36,9 +36,6 @@ from surrogates.systems.system import (
 CPU = torch.device("cpu")
 STEP_REDUCTION = 0.5
 CONVEXITY_INCREASE = 10.0
-SEEN = (
-    0.3  # of the residual that an epoch shows, which falls while it lasts, is less than its end's
-)
 # Of a block's product, three times what its factorisation costs
 SHARE = 1.5
 SHARE_OF_CELLS = 0.75
@@ -67,11 +64,7 @@ class SketchAndProjectState(State):
     average: Tensor | None  # (n, s) mean of the iterates of the second half of the budget
     step: Tensor  # (s,) 1, and less after a divergence
     shown: Tensor  # (s,) residual norm as the last block shows it, infinite before
-    # (parts, s) of cells: squared residual norm of each part when it was visited last
-    seen: Tensor
-    # (s,) the residual norm shown, or of cells the larger of the last two, and of SEEN of what an
-    # epoch has seen of all rows
-    residual: Tensor
+    residual: Tensor  # (s,) the residual norm shown, or of cells the larger of the last two
     monitor: EpochMonitor
     turns: Turns | None = None  # of processes that share the rows
 
@@ -218,7 +211,6 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         if self.accelerated:
             mu = min(self._mu(system, block_size), 1.0 / self._nu(system.n, block_size))
             momentum = Momentum.start(initial, mu)
-        num_parts = 0 if cells is None else math.ceil(system.n / block_size)
         ones = torch.ones_like(norms)
         return SketchAndProjectState(
             block_size=block_size,
@@ -230,7 +222,6 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             average=torch.zeros_like(initial) if self.tail_average else None,
             step=ones,
             shown=math.inf * ones,
-            seen=norms.new_full((num_parts, len(norms)), math.inf),
             residual=math.inf * ones,
             monitor=EpochMonitor.start(initial, norms, system.n),
         )
@@ -269,7 +260,8 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         # The rows dealt are those not visited for longest: what they show is, if anything, more
         # than the average row's residual.
         shown = (system.n / told * squares[1]).sqrt()
-        residual = shown if cells is None else _of_cells(state, block, shown, squares[0])
+        # Cells show few rows of the others, so that one block may be lucky
+        residual = shown if cells is None else torch.maximum(shown, state.shown)
         if state.momentum is None:
             W = system.rows.add(state.W, index, D, alpha=-1.0)
             momentum = None
@@ -419,14 +411,6 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         if smallest < min(n, self.preconditioner.rank or 0):
             notes.append(f"`rank` is reduced to {smallest}, the size of the smallest block")
         return "; ".join(filter(None, notes))
-
-
-def _of_cells(state: SketchAndProjectState, block: int, shown: Tensor, squares: Tensor) -> Tensor:
-    """Return the residual norm (s,) that cells show: by the random rows of the last two blocks, and
-    by all rows when they were visited last, as the random ones may miss what few rows hold.
-    """
-    state.seen[block] = squares
-    return torch.maximum(torch.maximum(shown, state.shown), SEEN * state.seen.sum(0).sqrt())
 
 
 def default_block_size(
