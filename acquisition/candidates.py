@@ -17,9 +17,6 @@ from acquisition.constraints import FeasibleSet
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, checks
 
-# Coordinates that a candidate changes on average in a trust region, at most all d
-NUM_PERTURBED = 20
-
 
 def sampling_weights(y: Tensor) -> Tensor:
     """Return probabilities (n,) ∝ ``y − min(y)``: the best point is the likeliest,
@@ -40,6 +37,7 @@ def propose(
     proposal_std: Tensor,
     weights: Callable[[Tensor], Tensor] = sampling_weights,
     center: Tensor | None = None,
+    num_perturbed: int = 20,
     generator: torch.Generator,
 ) -> Tensor:
     """Return candidates (num_candidates, d): a share uniform over the box, the rest normal around
@@ -50,8 +48,9 @@ def propose(
         uniform_fraction: share of uniform candidates, in [0, 1].
         weights: maps y to the probabilities of the data points, (n,).
         center: (d,) of a trust region. Each coordinate of a candidate then changes with probability
-            20 / d only, at least one of them, from the centre or from its data point: where d is
-            large, a point with all coordinates changed is far from everything.
+            ``num_perturbed`` / d only, at least one of them, from the centre or from its data
+            point: where d is large, a point with all coordinates changed is far from everything.
+        num_perturbed: coordinates that change on average, where there are more.
 
     References:
         Lin et al. (2023), "Sampling from Gaussian Process Posteriors using Stochastic Gradient
@@ -80,10 +79,10 @@ def propose(
     steps = torch.randn(num_near, d, generator=generator, device=device, dtype=X.dtype).to(X.device)
     near = torch.clamp(X[index] + proposal_std * steps, lower, upper)
     candidates = torch.cat([uniform, near])
-    if center is None or d <= NUM_PERTURBED:
+    if center is None or d <= num_perturbed:
         return candidates
     base = torch.cat([center.expand(num_uniform, d), torch.clamp(X[index], lower, upper)])
-    changed = torch.rand(num_candidates, d, generator=generator, device=device) < NUM_PERTURBED / d
+    changed = torch.rand(num_candidates, d, generator=generator, device=device) < num_perturbed / d
     one = torch.randint(d, (num_candidates, 1), generator=generator, device=device)
     return torch.where(changed.scatter(1, one, True).to(X.device), candidates, base)
 

@@ -5,6 +5,7 @@ Notation: d inputs, X (..., d) points, bounds (2, d).
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,17 +16,19 @@ from acquisition.constraints import FeasibleSet
 from acquisition.multistart import Functions, screen
 from acquisition.selection import best_first
 
-NUM_UNIFORM = 1024  # candidates in the box
-NUM_NEAR = 64  # around the best data points, at each of these distances, in units of its sides
-DISTANCES = (0.1, 0.01, 0.001)
-NUM_STARTS = 6
-MOST_ITERATIONS = 60
-# Of a line search. One that needs more has come to where values differ by rounding alone.
-MOST_EVALUATIONS = 8
-
 
 def climb(
-    function: Functions, leaders: Tensor, feasible: FeasibleSet, generator: torch.Generator
+    function: Functions,
+    leaders: Tensor,
+    feasible: FeasibleSet,
+    generator: torch.Generator,
+    *,
+    num_uniform: int = 1024,
+    num_near: int = 64,
+    distances: Sequence[float] = (0.1, 0.01, 0.001),
+    num_starts: int = 6,
+    max_iterations: int = 60,
+    max_evaluations: int = 8,
 ) -> Tensor:
     """Return points of a box that a function was maximised to, the best first: (1, k, d).
 
@@ -37,24 +40,29 @@ def climb(
         function: one function.
         leaders: (b, d) the best data points.
         feasible: a box.
+        num_uniform: candidates in the box.
+        num_near: about so many around the best data points, at each of the ``distances``.
+        distances: in units of the box's sides.
+        num_starts: k.
+        max_iterations: of L-BFGS-B.
+        max_evaluations: of a line search. One that needs more has come to where values differ by
+            rounding alone.
     """
-    candidates = _candidates(leaders, feasible, generator)
-    starts = screen(function, candidates.chunk(NUM_STARTS)).squeeze(0)
-    return best_first(*_ascended(function, starts, feasible))
-
-
-def _candidates(leaders: Tensor, feasible: FeasibleSet, generator: torch.Generator) -> Tensor:
-    """Return points of the box (c, d) in random order."""
     d = leaders.shape[1]
     like: dict[str, Any] = {"dtype": torch.float64, "generator": generator, "device": "cpu"}
-    around = _to_cube(leaders, feasible).repeat(math.ceil(NUM_NEAR / len(leaders)), 1)
-    near = [around + spread * torch.randn(around.shape, **like).to(around) for spread in DISTANCES]
-    U = torch.cat([torch.rand(NUM_UNIFORM, d, **like).to(around), *near]).clamp(0.0, 1.0)
+    around = _to_cube(leaders, feasible).repeat(math.ceil(num_near / len(leaders)), 1)
+    near = [around + spread * torch.randn(around.shape, **like).to(around) for spread in distances]
+    U = torch.cat([torch.rand(num_uniform, d, **like).to(around), *near]).clamp(0.0, 1.0)
     U = U[torch.randperm(len(U), generator=generator, device=generator.device).to(U.device)]
-    return _inside(_from_cube(U, feasible), feasible)
+    candidates = _inside(_from_cube(U, feasible), feasible)
+    starts = screen(function, candidates.chunk(num_starts)).squeeze(0)
+    options = {"maxiter": max_iterations, "maxls": max_evaluations}
+    return best_first(*_ascended(function, starts, feasible, options))
 
 
-def _ascended(function: Functions, starts: Tensor, feasible: FeasibleSet) -> tuple[Tensor, Tensor]:
+def _ascended(
+    function: Functions, starts: Tensor, feasible: FeasibleSet, options: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
     """Return local maxima (1, k, d) from starts (k, d), and their values (1, k)."""
 
     def values_at(U: Tensor) -> Tensor:
@@ -67,7 +75,7 @@ def _ascended(function: Functions, starts: Tensor, feasible: FeasibleSet) -> tup
             values_at,  # type: ignore[arg-type]
             lower_bounds=0.0,
             upper_bounds=1.0,
-            options={"maxiter": MOST_ITERATIONS, "maxls": MOST_EVALUATIONS},
+            options=options,
         )
     points = _inside(_from_cube(U, feasible), feasible)
     return points.transpose(0, 1), values.unsqueeze(0)

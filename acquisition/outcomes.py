@@ -16,7 +16,6 @@ from surrogates.functions.paths import BatchPaths
 
 Outcome = Callable[[Tensor], Tensor]
 Paths = SamplePaths | BatchPaths
-AUGMENTATION = 0.05
 NARROWEST_FRONT = 1e-6  # in the units of standardised values
 # Maps points (..., q, d) to the probabilities (..., q) that evaluations there succeed
 Success = Callable[[Tensor], Tensor]
@@ -71,6 +70,7 @@ class Scalarisations:
         lowest: (k,) the worst values on the front so far.
         highest: (k,) the best values so far, or (s, k) the best ones of each path.
         extends: (s,) whether a path is to extend the front; ``None`` if none is.
+        augmentation: ρ.
 
     References:
         Knowles (2006), "ParEGO", Section III: the scalarisation, ρ = 0.05. Paria et al. (2020), "A
@@ -83,6 +83,7 @@ class Scalarisations:
     lowest: Tensor
     highest: Tensor
     extends: Tensor | None = None
+    augmentation: float = 0.05
 
     @classmethod
     def draw(cls, num_paths: int, front: Tensor, generator: torch.Generator) -> "Scalarisations":
@@ -123,7 +124,7 @@ class Scalarisations:
         own = (len(self.weights), *[1] * (Y.ndim - 2), k)
         highest = self.highest.expand_as(self.weights).reshape(own)
         short = self.weights.view(own) * (highest - Y[..., :k]) / (highest - self.lowest)
-        return -(short.amax(-1) + AUGMENTATION * short.sum(-1))
+        return -(short.amax(-1) + self.augmentation * short.sum(-1))
 
     def of_all(self, Y: Tensor) -> Tensor:
         """Return values (n,) that rank points with Y (n, m): how little they fall short of the best

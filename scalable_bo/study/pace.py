@@ -31,15 +31,10 @@ from surrogates.rules.solved import DIRECT_SOLVE_UP_TO
 SHARE = 0.75  # of the time, for what is predicted; the fit ends when the rest of it is over
 EPOCHS = 8.0  # n² products that an iterative solve is expected to take
 EPOCHS_OF_A_DIRECT_SOLVE = 2.0  # beside the factorisation
-PROBED_ROWS = 256
 PROBED_COLUMNS = 8192
-PROBED_POINTS = 4  # of each function
-PROBED_FACTOR = 1024  # rows of a matrix
 FEWEST_ROWS = 250  # of a region's model
 POINTS_A_REGION = 50
 MOST_REGIONS = 4
-NUM_LEADERS = 64  # best values, of which regions have their centres
-NUM_NEIGHBOURS = 8  # whose values tell whether a leader was lucky
 
 
 @dataclass(frozen=True)
@@ -57,22 +52,36 @@ class Rates:
     factor: float
 
 
-def measure_rates(kernel: Kernel, U: Tensor, q: int) -> Rates:
-    """Return the rates of a few products and gradients with data U (n, e)."""
+def measure_rates(
+    kernel: Kernel,
+    U: Tensor,
+    q: int,
+    *,
+    num_rows: int = 256,
+    num_points: int = 4,
+    factor_size: int = 1024,
+) -> Rates:
+    """Return the rates of a few products and gradients with data U (n, e).
+
+    Args:
+        num_rows: of the products.
+        num_points: of each function's gradients.
+        factor_size: rows of a matrix that is factorised.
+    """
     X = U[:PROBED_COLUMNS]
     basis = KernelBasis(kernel, X)
     weights = X.new_ones(len(X), q + 1)
-    points = X[:PROBED_POINTS].expand(q, -1, -1).clone().requires_grad_()
+    points = X[:num_points].expand(q, -1, -1).clone().requires_grad_()
 
     def ascend() -> None:
         combine_rowwise(basis, points, weights[:, :q]).sum().backward()
 
-    rows = X[:PROBED_ROWS]
+    rows = X[:num_rows]
     with torch.no_grad():
         product = _fastest(lambda: combine(basis, rows, weights)) / (len(rows) * len(X))
     gradient = _fastest(ascend) / (q * points.shape[1] * len(X))
-    matrix = torch.eye(PROBED_FACTOR, device="cpu").to(X)
-    factor = _fastest(lambda: torch.linalg.cholesky(matrix)) / (PROBED_FACTOR**3 / 6)
+    matrix = torch.eye(factor_size, device="cpu").to(X)
+    factor = _fastest(lambda: torch.linalg.cholesky(matrix)) / (factor_size**3 / 6)
     return Rates(product, gradient, factor)
 
 
@@ -169,7 +178,15 @@ class Region:
         return _nearest(U, self.centre, self.num_rows).indices
 
 
-def find_regions(U: Tensor, values: Tensor, m: int, number: int) -> list[Region]:
+def find_regions(
+    U: Tensor,
+    values: Tensor,
+    m: int,
+    number: int,
+    *,
+    num_leaders: int = 64,
+    num_neighbours: int = 8,
+) -> list[Region]:
     """Return at most so many regions around good points, each with the m data nearest to its
     centre, by the largest coordinate.
 
@@ -178,9 +195,11 @@ def find_regions(U: Tensor, values: Tensor, m: int, number: int) -> list[Region]
 
     Args:
         values: (n,) of which the largest is best.
+        num_leaders: best values, at which regions may have their centres.
+        num_neighbours: whose values tell whether a leader was lucky.
     """
-    leaders = values.topk(min(NUM_LEADERS, len(values))).indices
-    around = [_nearest(U, U[leader], NUM_NEIGHBOURS).indices for leader in leaders]
+    leaders = values.topk(min(num_leaders, len(values))).indices
+    around = [_nearest(U, U[leader], num_neighbours).indices for leader in leaders]
     scores = torch.stack([values[rows].median() for rows in around])
     regions: list[Region] = []
     for leader in leaders[scores.argsort(descending=True)]:
