@@ -59,32 +59,18 @@ def propose(
     """
     checks.positive_int("num_candidates", num_candidates)
     checks.fraction("uniform_fraction", uniform_fraction)
-    lower, upper = bounds
-    num_uniform = round(uniform_fraction * num_candidates)
-    num_near = num_candidates - num_uniform
-    d = X.shape[1]
-    device = generator.device
-    uniform = torch.rand(num_uniform, d, generator=generator, device=device, dtype=X.dtype).to(
-        X.device
+    search = Search(
+        X,
+        y,
+        FeasibleSet.of(bounds),
+        proposal_std,
+        num_candidates,
+        uniform_fraction,
+        weights,
+        center,
+        num_perturbed,
     )
-    uniform = torch.lerp(lower, upper, uniform)
-    # By inversion: torch.multinomial is limited to 2²⁴ data points.
-    quantiles = torch.rand(num_near, generator=generator, device=device, dtype=torch.float64).to(
-        X.device
-    )
-    cumulative = weights(y.double()).cumsum(0)
-    index = torch.searchsorted(cumulative, quantiles * cumulative[-1], right=True).clamp_max(
-        len(X) - 1
-    )
-    steps = torch.randn(num_near, d, generator=generator, device=device, dtype=X.dtype).to(X.device)
-    near = torch.clamp(X[index] + proposal_std * steps, lower, upper)
-    candidates = torch.cat([uniform, near])
-    if center is None or d <= num_perturbed:
-        return candidates
-    base = torch.cat([center.expand(num_uniform, d), torch.clamp(X[index], lower, upper)])
-    changed = torch.rand(num_candidates, d, generator=generator, device=device) < num_perturbed / d
-    one = torch.randint(d, (num_candidates, 1), generator=generator, device=device)
-    return torch.where(changed.scatter(1, one, True).to(X.device), candidates, base)
+    return search.draw(generator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +86,7 @@ class Search:
         uniform_fraction: share of uniform candidates.
         weights: maps y to the probabilities of the data points that candidates lie around, (n,).
         center: (d,) of the trust region; ``None`` without one.
+        num_perturbed: coordinates that change on average where there is a centre.
     """
 
     X: Tensor
@@ -110,6 +97,7 @@ class Search:
     uniform_fraction: float
     weights: Callable[[Tensor], Tensor] = sampling_weights
     center: Tensor | None = None
+    num_perturbed: int = 20
 
     def within(self, trust_region: TrustRegion, bounds: Tensor, lengthscale: Tensor) -> Self:
         """Return the search in the trust region around the best feasible data point,
@@ -137,20 +125,37 @@ class Search:
             draws = map(self.feasible.candidates, repeat(draws))
         return draws
 
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """Return candidates (num_candidates, d) as :func:`propose` has them."""
+        lower, upper = self.feasible.bounds
+        num_uniform = round(self.uniform_fraction * self.num_candidates)
+        num_near = self.num_candidates - num_uniform
+        n, d = self.X.shape
+        like: dict[str, Any] = {"generator": generator, "device": generator.device}
+
+        def drawn(kind: Callable[..., Tensor], *size: int, dtype: torch.dtype) -> Tensor:
+            return kind(*size, dtype=dtype, **like).to(self.X.device)
+
+        uniform = torch.lerp(lower, upper, drawn(torch.rand, num_uniform, d, dtype=self.X.dtype))
+        # By inversion: torch.multinomial is limited to 2²⁴ data points.
+        quantiles = drawn(torch.rand, num_near, dtype=torch.float64)
+        cumulative = self.weights(self.y.double()).cumsum(0)
+        places = torch.searchsorted(cumulative, quantiles * cumulative[-1], right=True)
+        around = self.X[places.clamp_max(n - 1)]
+        steps = drawn(torch.randn, num_near, d, dtype=self.X.dtype)
+        near = torch.clamp(around + self.proposal_std * steps, lower, upper)
+        candidates = torch.cat([uniform, near])
+        if self.center is None or d <= self.num_perturbed:
+            return candidates
+        base = torch.cat([self.center.expand(num_uniform, d), torch.clamp(around, lower, upper)])
+        changed = torch.rand(self.num_candidates, d, **like) < self.num_perturbed / d
+        one = torch.randint(d, (self.num_candidates, 1), **like)
+        return torch.where(changed.scatter(1, one, True).to(self.X.device), candidates, base)
+
     def _draws(self, generator: torch.Generator) -> Iterator[Tensor]:
+        rounding = self.feasible.rounding
         while True:
-            candidates = propose(
-                self.X,
-                self.y,
-                self.feasible.bounds,
-                self.num_candidates,
-                uniform_fraction=self.uniform_fraction,
-                proposal_std=self.proposal_std,
-                weights=self.weights,
-                center=self.center,
-                generator=generator,
-            )
-            rounding = self.feasible.rounding
+            candidates = self.draw(generator)
             yield candidates if rounding is None else rounding(candidates)
 
 

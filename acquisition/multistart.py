@@ -223,7 +223,8 @@ def ascend(
         ascent.keep(count)
         last = step == num_steps
         with torch.enable_grad():
-            X = feasible.rounded(ascent.X).detach().requires_grad_(not last)
+            X = ascent.X if feasible.rounding is None else feasible.rounding(ascent.X)
+            X = X.detach().requires_grad_(not last)
             values = sign * paths.each(X)
             total = values.sum()
         ascent.note(X.detach(), values.detach())
