@@ -143,7 +143,7 @@ class Answers:
 
     def success(self) -> Belief | None:
         """Return the posterior of whether an evaluation succeeds; ``None`` where too few failed."""
-        known = Known.of(self._space, self._record, self._maximize)
+        known = Known(self._space, self._record, self._maximize)
         data = known.success()
         if data is None:
             return None
@@ -157,7 +157,7 @@ class Answers:
 
     def _of_outcomes(self) -> list[Belief]:
         """Return the posterior of each of several outcomes."""
-        known = Known.of(self._space, self._record, self._maximize)
+        known = Known(self._space, self._record, self._maximize)
         goal = self._record.goal
         assert goal is not None
         self._require_values(known.num_modelled)
@@ -187,12 +187,12 @@ class Answers:
         """Return the posterior of all values by the hyperparameters of the last ask; before one,
         ``None`` or, if it ``fits``, by those of a fit.
         """
-        known = Known.of(self._space, self._record, self._maximize)
+        known = Known(self._space, self._record, self._maximize)
         surrogate = self._surrogate
         few_enough = known.num_observed <= QUICK_UP_TO
         if surrogate.model is None:
             with self._asking:
-                surrogate.restore(known.asks, known.data, solves=fits or few_enough)
+                surrogate.restore(known, solves=fits or few_enough)
         fitted = surrogate.fitted
         if fitted is None and not (fits and known.num_observed >= FEWEST_VALUES):
             return None
@@ -202,7 +202,7 @@ class Answers:
             return kept[2]
         model, data = surrogate.of(data, fitted)
         sign = 1.0 if self._maximize else -1.0
-        mean = None if few_enough else surrogate.mean_of_last_ask(known.asks, known.data)
+        mean = None if few_enough else surrogate.mean_of_last_ask(known)
         quick = None if mean is None else (lambda X: sign * mean(self._space.normalize(X)))
         belief = Belief(self._space, sign, model, data, quick)
         self._kept = fitted, data.signed, belief
@@ -241,9 +241,9 @@ def read_snapshot(path: str | os.PathLike[str], name: str | None = None) -> Snap
 
     def beliefs() -> list[Belief]:
         if record.goal is None and any(ask.refitted is not None for ask in asks):
-            data = Known.of(space, record, maximize).data
             # The kernel may be the user's own, which is not kept
-            if checkpoint is None or not kept.take(checkpoint, asks, data):
+            known = Known(space, record, maximize)
+            if checkpoint is None or not kept.take(checkpoint, known):
                 return []
         return answers.beliefs()
 

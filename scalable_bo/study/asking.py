@@ -110,9 +110,9 @@ class Proposer:
             models = self._models_of_outcomes(asked)
         else:
             kept = self.surrogate
-            kept.restore(known.asks, known.data)
+            kept.restore(known)
             few = self._is_for_few(q, known.num_observed)
-            refit = kept.is_to_be_fitted(known.asks, known.num_observed, few)
+            refit = kept.is_to_be_fitted(known, few)
             told = known.data(known.num_observed)
             model, data = kept.make(told, refit, few, asked.generator, callback, asked.deadline)
             keep = partial(kept.keep, asked.number, model, data, few)

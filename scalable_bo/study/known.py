@@ -6,8 +6,7 @@ Notation: n values known to an ask, q points; ``X`` in the user's units, ``U`` o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -21,18 +20,20 @@ from scalable_bo.storage.rows import Rows, keys
 from scalable_bo.storage.storage import Ask
 
 
-@dataclass(frozen=True, eq=False)
 class Known:
     """What an ask is based on; values that arrive while it runs wait for the one after.
 
+    Args:
+        space: of the study.
+        record: of the study, as it stands.
+        maximize: its direction.
+        q: points of the ask.
     Attributes:
         asks: those before.
         num_observed: n; of several outcomes, the points that have all of them.
         num_modelled: the values that a surrogate has: of several outcomes, the one with the fewest,
             which may be more than n, by points that wait for others.
         num_pending: points asked and not told.
-        success: returns where evaluations had a value and where they failed; ``None`` where too few
-            failed.
         unusable: (p, d) points without a value: pending ones, failed ones and those of the queue.
         queued: (k, d) points of the queue that the ask gives out.
         taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space
@@ -40,68 +41,52 @@ class Known:
         batches: values of the batches so far, of which the largest is best, NaN where failed: first
             all from before the first model, then those of an ask each, with what was added after
             it.
-        data: returns the first n values as training data.
         goal: what is wanted of several outcomes; ``None`` for one objective alone.
-        outcome_table: returns U (k, e) and values (k, m) of several outcomes: of the first n points
-            that have all, then of those that wait for some, which are NaN.
     """
 
-    asks: Sequence[Ask]
-    num_observed: int
-    num_modelled: int
-    num_pending: int
-    success: Callable[[], TrainingData | None]
-    unusable: Tensor
-    queued: Tensor
-    taken: set[bytes]
-    batches: tuple[Tensor, ...]
-    data: Callable[[int], TrainingData]
-    goal: Goal | None
-    outcome_table: Callable[[int], tuple[Tensor, Tensor]]
-
-    @classmethod
-    def of(cls, space: Space, record: StudyRecord, maximize: bool, q: int = 0) -> Known:
-        """Return what a study knows as it stands, for an ask of q points."""
-
-        goal = record.goal
-
-        def data(num_observed: int) -> TrainingData:
-            with record.lock:
-                return TrainingData.first(num_observed, record.rows, space, maximize)
-
-        def success() -> TrainingData | None:
-            with record.lock:
-                return TrainingData.of_success(record.rows, space)
-
-        def outcome_table(num_observed: int) -> tuple[Tensor, Tensor]:
-            with record.lock:
-                rows = record.rows
-                ids = rows.observed[:num_observed] + rows.partly_told.tolist()
-                return space.normalize(rows.X[ids]), rows.outcomes(len(record.outcome_names))[ids]
-
+    def __init__(self, space: Space, record: StudyRecord, maximize: bool, q: int = 0) -> None:
+        self._space = space
+        self._record = record
+        self._maximize = maximize
+        self.goal = record.goal
         with record.lock:
             rows = record.rows
             partial = rows.outcomes(len(record.outcome_names), rows.partly_told)
-            num_partial = int(partial.isfinite().sum(0).amin())
             queue = record.queue
-            unusable = torch.cat([rows.X[~rows.told | rows.values.isnan()], queue])
+            self.asks: Sequence[Ask] = tuple(record.asks)
+            self.num_observed = len(rows.observed)
+            self.num_modelled = self.num_observed + int(partial.isfinite().sum(0).amin())
+            self.num_pending = len(rows) - rows.num_told + len(queue)
+            self.unusable = torch.cat([rows.X[~rows.told | rows.values.isnan()], queue])
+            self.queued = queue[:q]
             # A point of a finite space comes up by chance again; a Float makes that as good as
             # impossible.
-            taken = torch.cat([rows.X, queue]) if math.isfinite(space.num_points) else unusable
-            return cls(
-                asks=tuple(record.asks),
-                num_observed=len(rows.observed),
-                num_modelled=len(rows.observed) + num_partial,
-                num_pending=len(rows) - rows.num_told + len(queue),
-                success=success,
-                unusable=unusable,
-                queued=queue[:q],
-                taken=set(keys(taken)),
-                batches=_batches(rows, record.asks, maximize, goal),
-                data=data,
-                goal=goal,
-                outcome_table=outcome_table,
-            )
+            is_finite = math.isfinite(space.num_points)
+            self.taken = set(keys(torch.cat([rows.X, queue]) if is_finite else self.unusable))
+            self.batches = _batches(rows, record.asks, maximize, record.goal)
+
+    def data(self, num_observed: int) -> TrainingData:
+        """Return the first values as training data."""
+        with self._record.lock:
+            rows = self._record.rows
+            return TrainingData.first(num_observed, rows, self._space, self._maximize)
+
+    def success(self) -> TrainingData | None:
+        """Return where evaluations had a value and where they failed; ``None`` where too few
+        failed.
+        """
+        with self._record.lock:
+            return TrainingData.of_success(self._record.rows, self._space)
+
+    def outcome_table(self, num_observed: int) -> tuple[Tensor, Tensor]:
+        """Return U (k, e) and values (k, m) of several outcomes: of the first points that have all,
+        then of those that wait for some, which are NaN.
+        """
+        with self._record.lock:
+            rows = self._record.rows
+            ids = rows.observed[:num_observed] + rows.partly_told.tolist()
+            values = rows.outcomes(len(self._record.outcome_names))[ids]
+            return self._space.normalize(rows.X[ids]), values
 
     def outcome_data(self, num_observed: int) -> list[TrainingData]:
         """Return the values of each outcome, of the first n points that have all and of those that

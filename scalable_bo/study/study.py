@@ -409,7 +409,7 @@ class Study:
             self._record.storage.require_writable()
             self._require_left(q)
             self._forget_what_was_replaced()
-            known = Known.of(self.space, self._record, self.maximize, q)
+            known = Known(self.space, self._record, self.maximize, q)
             num_queued = len(known.queued)
             if candidates is not None:
                 candidates.require(q - num_queued)

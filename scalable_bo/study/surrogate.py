@@ -6,7 +6,7 @@ Notation: n values known to an ask; ``U (k, e)`` points of the unit cube.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -22,8 +22,9 @@ from scalable_bo.storage.checkpoints import (
     remove_checkpoints,
     save_checkpoint,
 )
-from scalable_bo.storage.storage import Ask, Checkpoints
+from scalable_bo.storage.storage import Checkpoints
 from scalable_bo.study.choices import Choice
+from scalable_bo.study.known import Known
 from surrogates import PathwiseGP
 
 # Up to so many observations hyperparameters are fitted at every ask where the surrogate is the best
@@ -57,16 +58,15 @@ class KeptSurrogate:
     checkpoint: Checkpoint | None = field(default=None, init=False)
     _of_few: bool = field(default=False, init=False)  # whether it is the one for few
 
-    def is_to_be_fitted(self, asks: Sequence[Ask], num_observed: int, few: bool) -> bool:
+    def is_to_be_fitted(self, known: Known, few: bool) -> bool:
         """Whether hyperparameters are to be fitted again: to many more values, by another kernel,
         or where that is cheap.
 
         Args:
-            asks: those before.
-            num_observed: n.
             few: whether the model is to be the one for few points and values.
         """
-        fits = [ask.num_observed for ask in asks if ask.refitted]
+        num_observed = known.num_observed
+        fits = [ask.num_observed for ask in known.asks if ask.refitted]
         if self.model is None or self._of_few != few:
             return True
         cheap = few and num_observed <= FITTED_ALWAYS_UP_TO
@@ -143,73 +143,51 @@ class KeptSurrogate:
         self.fitted = model, data
         self._of_few = few
 
-    def restore(
-        self,
-        asks: Sequence[Ask],
-        data: Callable[[int], TrainingData],
-        *,
-        solves: bool = True,
-    ) -> None:
+    def restore(self, known: Known, *, solves: bool = True) -> None:
         """Bring back the surrogate after the last ask: from its checkpoint or, from where there is
         none, by solving again; without ``solves``, only where a checkpoint is all that it takes.
-
-        Args:
-            asks: those before.
-            data: returns the first values.
         """
         made = [
             ask  # with values, of which some may have been withdrawn
-            for ask in asks
+            for ask in known.asks
             if ask.refitted is not None and ask.num_observed >= FEWEST_VALUES
         ]
         if self.model is not None or not made:
             return
         first = max((ask.number for ask in made if ask.refitted), default=made[0].number)
-        checkpoint = self._last_checkpoint(asks)
+        checkpoint = self._last_checkpoint(known)
         if not solves and (checkpoint is None or checkpoint.ask < made[-1].number):
             return
-        if checkpoint is not None and self.take(checkpoint, asks, data):
+        if checkpoint is not None and self.take(checkpoint, known):
             first = checkpoint.ask + 1
         for ask in made:
             if ask.number >= first:
                 generator = self.randomness(ask.number)
                 few = self.is_for_few(ask.num_points, ask.num_observed)
-                told = data(ask.num_observed)
+                told = known.data(ask.num_observed)
                 model, told = self.make(told, bool(ask.refitted), few, generator)
                 model.paths(ask.num_points, generator=generator)
                 self.hold(model, told, few)
 
-    def take(
-        self, checkpoint: Checkpoint, asks: Sequence[Ask], data: Callable[[int], TrainingData]
-    ) -> bool:
+    def take(self, checkpoint: Checkpoint, known: Known) -> bool:
         """Take what is in a checkpoint for the surrogate of the last ask; return whether it is of a
         kernel of the factory.
-
-        Args:
-            asks: those before.
-            data: returns the first values.
         """
-        ask = asks[checkpoint.ask - 1]
-        restored = self.factory.restore(data(ask.num_observed), checkpoint)
+        ask = known.asks[checkpoint.ask - 1]
+        restored = self.factory.restore(known.data(ask.num_observed), checkpoint)
         if restored is None:
             return False
         self.hold(*restored, self.is_for_few(ask.num_points, ask.num_observed))
         return True
 
-    def mean_of_last_ask(
-        self, asks: Sequence[Ask], data: Callable[[int], TrainingData]
-    ) -> Callable[[Tensor], Tensor] | None:
+    def mean_of_last_ask(self, known: Known) -> Callable[[Tensor], Tensor] | None:
         """Return the mean behind the last ask, from the unit cube (k, e) to values (k,) of which
         the largest is best, without a solve; ``None`` without a checkpoint.
-
-        Args:
-            asks: those before.
-            data: returns the first values.
         """
-        checkpoint = self._last_checkpoint(asks)
-        if checkpoint is None or checkpoint.ask > len(asks):
+        checkpoint = self._last_checkpoint(known)
+        if checkpoint is None or checkpoint.ask > len(known.asks):
             return None
-        told = data(asks[checkpoint.ask - 1].num_observed)
+        told = known.data(known.asks[checkpoint.ask - 1].num_observed)
         return mean_of(self.factory, told, checkpoint)
 
     def let_go(self) -> None:
@@ -226,7 +204,7 @@ class KeptSurrogate:
         if self.checkpoints is not None:
             remove_checkpoints(self.checkpoints)
 
-    def _last_checkpoint(self, asks: Sequence[Ask]) -> Checkpoint | None:
-        if self.checkpoint is not None or self.checkpoints is None or not asks:
+    def _last_checkpoint(self, known: Known) -> Checkpoint | None:
+        if self.checkpoint is not None or self.checkpoints is None or not known.asks:
             return self.checkpoint
-        return load_checkpoint(self.checkpoints, asks[-1].number)
+        return load_checkpoint(self.checkpoints, known.asks[-1].number)
