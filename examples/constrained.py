@@ -85,10 +85,8 @@ for number in range(1, 4):
     share = (Y[-20:, 1:] <= 0).all(1).double().mean()
     print(
         f"Thompson sampling, round {number}: {len(X)} points, smallest feasible value"
-        f" {smallest(X, Y):.4f}",
-        end=", ",
+        f" {smallest(X, Y):.4f}, {share:.0%} of the batch feasible"
     )
-    print(f"{share:.0%} of the batch feasible")
 
 # %% Plot
 figure, axes = plt.subplots(figsize=(6, 6))

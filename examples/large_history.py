@@ -34,15 +34,10 @@ Y = hartmann(X).unsqueeze(1)
 # (fit_gpytorch_mll(ExactMarginalLogLikelihood(...)) would do the same)
 start = time.perf_counter()
 model = fit(PathwiseGP(X, Y, num_paths=64), "subsets", num_subsets=5, progress=False)
-print(
-    f"fit to {NUM_POINTS} points: {time.perf_counter() - start:.1f} s, noise"
-    f" {model.likelihood.noise.item():.3f}",
-    end=", ",
-)
-print(
-    "lengthscales"
-    f" {', '.join(f'{value:.2f}' for value in model.covar_module.lengthscale.squeeze(0).tolist())}"
-)
+seconds = time.perf_counter() - start
+print(f"fit to {NUM_POINTS} points: {seconds:.1f} s, noise {model.likelihood.noise.item():.3f},")
+lengthscales = model.covar_module.lengthscale.squeeze(0).tolist()
+print("  lengthscales", ", ".join(f"{value:.2f}" for value in lengthscales))
 
 # %% Choose four points a round. The model of the next round includes them, and its solve starts
 # from this one's
@@ -58,12 +53,8 @@ for number in range(1, NUM_ROUNDS + 1):
     values = hartmann(batch).unsqueeze(1)
     print(
         f"round {number}: best mean {best:.2f}, best value of the batch"
-        f" {hartmann(batch, noise=False).max():.2f}",
-        end=", ",
-    )
-    print(
-        f"{seconds:.1f} s for the solve, {time.perf_counter() - start - seconds:.1f} s for expected"
-        " improvement"
+        f" {hartmann(batch, noise=False).max():.2f}, {seconds:.1f} s for the solve,"
+        f" {time.perf_counter() - start - seconds:.1f} s for expected improvement"
     )
     print(f"  {model.solution}")
     model = model.condition_on_observations(batch, values)

@@ -61,17 +61,13 @@ with tempfile.TemporaryDirectory() as folder:
         report = study.last_ask
         print(
             f"{study.num_observations} values, {study.num_failed} failed; added in {added:.1f} s,"
-            f" {NUM_POINTS} points: ",
-            end="",
+            f" {NUM_POINTS} points: fit {report.seconds_fit:.1f} s, solve"
+            f" {report.seconds_solve:.1f} s, search {report.seconds_acquisition:.1f} s"
         )
         print(
-            f"fit {report.seconds_fit:.1f} s, solve {report.seconds_solve:.1f} s, search"
-            f" {report.seconds_acquisition:.1f} s"
+            f"median yields, without noise: {yield_of(history).median():.2f} of the past,"
+            f" {values.median():.2f} of the batch, whose best is {values.max():.3f}"
         )
-        medians = (
-            f"{yield_of(history).median():.2f} of the past, {values.median():.2f} of the batch"
-        )
-        print(f"median yields, without noise: {medians}, whose best is {values.max():.3f}")
 
 # %% Plot the yields of the past and of the batch, without noise
 figure, axes = plt.subplots(figsize=(8, 4))

@@ -58,10 +58,8 @@ for number in range(1, NUM_ROUNDS + 1):
     region = region.update(values)
     print(
         f"round {number}: {len(X)} evaluations, best {Y.max():.2f}, median of the batch"
-        f" {values.median():.2f}",
-        end=", ",
+        f" {values.median():.2f}, next length {region.length:g}, {seconds:.1f} s"
     )
-    print(f"next length {region.length:g}, {seconds:.1f} s")
     if region.restart:
         break  # it has shrunk to nothing: begin another from new points
 

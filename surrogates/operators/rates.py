@@ -2,9 +2,9 @@
 
 Costs are counted in floating-point operations of a large product of float32 matrices; only their
 ratios matter. Those of a CPU come from a sweep over systems easy and hard
-(``benchmarks/solver_sweep.py``). Those of a CUDA device are measured when they are first asked for,
-in about a second, and kept as long as the process runs. They are rounded to powers of two, so that
-measuring again seldom leads to another choice.
+(``benchmarks/results/solver_sweep.json``). Those of a CUDA device are measured when they are first
+asked for, in about a second, and kept as long as the process runs. They are rounded to powers of
+two, so that measuring again seldom leads to another choice.
 """
 
 import math

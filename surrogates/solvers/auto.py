@@ -3,7 +3,7 @@ by predicted cost.
 
 Costs are counted in floating-point operations of a large matrix product, at the rates of the
 system's device, see :mod:`surrogates.operators.rates`; only their ratios matter. The constants were
-fitted on a CPU to a sweep over easy and hard systems (``benchmarks/solver_sweep.py``).
+fitted on a CPU to a sweep over easy and hard systems (``benchmarks/results/solver_sweep.json``).
 """
 
 import math
