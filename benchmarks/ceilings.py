@@ -33,7 +33,6 @@ from surrogates.operators.linalg import matmul
 from surrogates.operators.rates import factorisation_advantage, rates_of
 from surrogates.operators.tiles import tile_side
 
-PARTS = ("products", "factorisations", "kernels")
 PRODUCTS = ("float32", "float64", "bfloat16")
 KEYS = ("tera_operations", "error", "nanoseconds")
 
@@ -49,16 +48,16 @@ def timed(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
 
 
 def matrix_products(
-    sizes: list[int], device: torch.device, repeats: int
+    arguments: argparse.Namespace, device: torch.device
 ) -> Iterator[dict[str, Any]]:
-    for n in sizes:
+    for n in arguments.sizes:
         generator = torch.Generator().manual_seed(n)
         A, B = (torch.randn(n, n, generator=generator).to(device).double() for _ in range(2))
         exact = A @ B
         for name in PRODUCTS:
             call = partial(matmul, *(M.to(getattr(torch, name)) for M in (A, B)))
             error = (call().double() - exact).abs().max() / exact.abs().max()
-            seconds = timed(call, device, repeats)
+            seconds = timed(call, device, arguments.repeats)
             yield {
                 "what": f"product {name}",
                 "n": n,
@@ -67,15 +66,14 @@ def matrix_products(
             }
 
 
-def factorisations(
-    sizes: list[int], device: torch.device, repeats: int
-) -> Iterator[dict[str, Any]]:
-    for n in sizes:
+def factorisations(arguments: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
+    for n in arguments.sizes:
         generator = torch.Generator().manual_seed(n)
         A = torch.randn(n, n, generator=generator).to(device).double()
         A = A @ A.T / n + torch.eye(n).to(A)
         for dtype in (torch.float32, torch.float64):
-            seconds = timed(partial(torch.linalg.cholesky, A.to(dtype)), device, repeats)
+            call = partial(torch.linalg.cholesky, A.to(dtype))
+            seconds = timed(call, device, arguments.repeats)
             yield {
                 "what": f"cholesky {str(dtype).removeprefix('torch.')}",
                 "n": n,
@@ -108,9 +106,12 @@ def kernels(arguments: argparse.Namespace, device: torch.device) -> Iterator[dic
             }
 
 
+PARTS = {"products": matrix_products, "factorisations": factorisations, "kernels": kernels}
+
+
 def main() -> None:
     parser = script_parser(__doc__)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=tuple(PARTS))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--repeats", type=int, default=5)
@@ -128,13 +129,8 @@ def main() -> None:
         "factorisation_advantage": factorisation_advantage(device),
     }
     results: list[dict[str, Any]] = []
-    parts = {
-        "products": matrix_products(arguments.sizes, device, arguments.repeats),
-        "factorisations": factorisations(arguments.sizes, device, arguments.repeats),
-        "kernels": kernels(arguments, device),
-    }
     for part in arguments.parts:
-        for result in parts[part]:
+        for result in PARTS[part](arguments, device):
             results.append(result)
             write_benchmark(
                 arguments.out,
