@@ -151,7 +151,7 @@ class Answers:
         same = kept is not None and torch.equal(kept.data.signed, data.signed)
         if kept is None or not (same and torch.equal(kept.data.U, data.U)):
             models = self._outcome_models
-            generator = models.randomness(len(known.asks) + 1)
+            generator = models.randomness(known.number)
             self._success = believe(self._space, data, models.factory, generator)
         return self._success
 
@@ -161,9 +161,8 @@ class Answers:
         goal = self._record.goal
         assert goal is not None
         self._require_values(known.num_modelled)
-        number = len(known.asks) + 1
         models, data, _ = self._outcome_models.of(
-            number, known.num_observed, known.asks, known.outcome_data
+            known.number, known.num_observed, known.asks, known.outcome_data
         )
         return [
             Belief(self._space, sign, model, part)

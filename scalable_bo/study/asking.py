@@ -67,7 +67,8 @@ class Proposer:
         ask_seconds: float | None = None,
     ) -> None:
         self._space = space
-        self._seed = seed
+        self._generator = partial(randomness, seed)  # of an ask, by its number
+        self._is_for_few = partial(is_for_few, strategy)  # of so many points and values
         self._num_initial = num_initial
         self._factory = factory
         self._strategy = strategy
@@ -101,8 +102,7 @@ class Proposer:
                 X, num_drawn = self._of_pool(pool, q, known), known.num_drawn
             else:
                 X, num_drawn = self._design.draw(q, known.num_drawn, known.taken)
-            number = len(known.asks) + 1
-            return X, Ask(number, q, known.num_observed, num_drawn, None), AskReport()
+            return X, Ask(known.number, q, known.num_observed, num_drawn, None), AskReport()
         asked = self._asked(q, known, callback, pool, left)
         if asked.is_local:
             models = self._local_models(asked)
@@ -115,7 +115,7 @@ class Proposer:
             refit = kept.is_to_be_fitted(known, few)
             told = known.data(known.num_observed)
             model, data = kept.make(told, refit, few, asked.generator, callback, asked.deadline)
-            keep = partial(kept.keep, asked.number, model, data, few)
+            keep = partial(kept.keep, asked.known.number, model, data, few)
             success = self._success(asked)
             models = _Models([Part([model], [data], q, success=success)], refit, keep)
         fitted = time.perf_counter()
@@ -132,7 +132,7 @@ class Proposer:
             )
         X, num_drawn = self._completed(choice.points, num_of_design, known, pool)
         models.keep(choice)
-        ask = Ask(asked.number, q, known.num_observed, num_drawn, models.refitted)
+        ask = Ask(asked.known.number, q, known.num_observed, num_drawn, models.refitted)
         return X, ask, self._report(asked, fitted, models.parts[0], choice)
 
     def _local_models(self, asked: _Asked) -> _Models:
@@ -170,7 +170,7 @@ class Proposer:
         """Return a model of each of several outcomes."""
         known = asked.known
         models, data, refit = self._outcome_models.of(
-            asked.number, known.num_observed, known.asks, known.outcome_data
+            asked.known.number, known.num_observed, known.asks, known.outcome_data
         )
 
         def keep(choice: Choice) -> None:
@@ -209,13 +209,11 @@ class Proposer:
             U = known.data(min(known.num_observed, PROBED_COLUMNS)).U
             plan = plan_here(self._factory, U, known.num_observed, q, self._ask_seconds)
             deadline = end_of_fit(start, self._ask_seconds)
-        number = len(known.asks) + 1
         shared = pool is None and self._is_shared(q, known)
         asked = _Asked(
-            number,
             q,
             known,
-            self._generator(number),
+            self._generator(known.number),
             start,
             callback,
             pool,
@@ -235,7 +233,7 @@ class Proposer:
         taken = self._space.normalize(known.unusable)
         if known.num_observed:
             taken = torch.cat([known.data(known.num_observed).U, taken])
-        return draw_from_pool(pool, q, taken, self._generator(len(known.asks) + 1))
+        return draw_from_pool(pool, q, taken, self._generator(known.number))
 
     def _require_memory(self, q: int, known: Known, num_processes: int) -> None:
         memory.require(
@@ -306,27 +304,21 @@ class Proposer:
         """Return models of several outcomes that have not been fitted."""
         return OutcomeModels(self._factory, self._generator)
 
-    def _is_for_few(self, q: int, num_observed: int) -> bool:
-        """Whether the surrogate of an ask is the one for few points and values."""
-        return is_for_few(self._strategy, q, num_observed)
-
     def _reason(self, asked: _Asked, request: Request, part: Part) -> str:
         """Return how points are chosen and why; where the user has said how and given no time, only
         whether it is learned where evaluations fail.
         """
         failures = "where evaluations fail is learned" * (part.success is not None)
+        reasons = ["" if asked.plan is None else asked.plan.reason]
         if asked.known.goal is not None:
-            outcomes = f"a model of each of {len(part.models)} outcomes"
-            return "; ".join(filter(None, [outcomes, failures]))
-        if asked.pool is not None:
-            return "; ".join(filter(None, ["thompson: among a pool", failures]))
-        by = "" if asked.plan is None else asked.plan.reason
-        if not isinstance(self._strategy, ChoosingStrategy):
-            return "; ".join(filter(None, [by, failures]))
-        reason = self._strategy.reason(request)
-        inputs = self._factory.further_of(part.models[0]) or ""
-        parts = [reason, by, SCALES[part.data[0].scale_name], inputs, failures]
-        return "; ".join(filter(None, parts))
+            reasons = [f"a model of each of {len(part.models)} outcomes"]
+        elif asked.pool is not None:
+            reasons = ["thompson: among a pool"]
+        elif isinstance(self._strategy, ChoosingStrategy):
+            inputs = self._factory.further_of(part.models[0]) or ""
+            scale = SCALES[part.data[0].scale_name]
+            reasons = [self._strategy.reason(request), *reasons, scale, inputs]
+        return "; ".join(filter(None, [*reasons, failures]))
 
     def _request(self, asked: _Asked, part: Part) -> Request:
         """Return what the strategy is asked for a part, on the unit cube, but for the paths."""
@@ -385,10 +377,6 @@ class Proposer:
         X[~usable] = drawn[num_more:]
         return torch.cat([drawn[:num_more], X]), num_drawn
 
-    def _generator(self, number: int) -> torch.Generator:
-        """Return the randomness of an ask."""
-        return randomness(self._seed, number)
-
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
@@ -401,7 +389,6 @@ class _Asked:
         team: of the processes that make the batch together; ``None`` for this one alone.
     """
 
-    number: int
     q: int
     known: Known
     generator: torch.Generator

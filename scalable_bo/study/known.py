@@ -96,6 +96,11 @@ class Known:
         return TrainingData.of_each(*self.outcome_table(num_observed), self.goal.signs)
 
     @property
+    def number(self) -> int:
+        """The number of the ask, from 1."""
+        return len(self.asks) + 1
+
+    @property
     def num_drawn(self) -> int:
         """How many points of the design have been drawn."""
         return self.asks[-1].num_drawn if self.asks else 0
