@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scalable_bo.cli.console import count
-from scalable_bo.cli.study_commands import StudyPlace, folder_of, locate, open_study, refusals
+from scalable_bo.cli.study_commands import (
+    StudyPlace,
+    end_at_once,
+    folder_of,
+    locate,
+    open_study,
+    refusals,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +83,7 @@ class ServeCommand:
         values = count(study.num_observations, "value")
         typer.echo(f"Stopped; {values}, {study.num_failed} failed in {kept}")
         if not is_over:  # an ask computes on, whose points nobody will get
-            _end_at_once(0)
+            end_at_once(0)
 
 
 @dataclass(frozen=True)
@@ -142,8 +147,8 @@ class WorkCommand:
                     max_failures=self.max_failures,
                 )
         except KeyboardInterrupt as error:
-            typer.echo("Interrupted; the point goes to another worker.", err=True)
-            _end_at_once(128 + getattr(error, "number", signal.SIGINT))
+            number = getattr(error, "number", signal.SIGINT)
+            end_at_once(128 + number, "Interrupted; the point goes to another worker.")
         finally:
             if isinstance(objective, Command):
                 objective.close()
@@ -168,11 +173,3 @@ def _objective(function: str | None, command: str | None) -> Callable[..., Any] 
         return program
     assert function is not None
     return load_function("--function", function, Path())
-
-
-def _end_at_once(code: int) -> NoReturn:
-    """End without waiting for threads that compute on."""
-    with suppress(OSError):  # the terminal may be closed
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)

@@ -84,7 +84,7 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
     except KeyboardInterrupt as error:
         number = getattr(error, "number", signal.SIGINT)
         said = f"Interrupted; {describe_counts(study)} in {config.place}. {again}"
-        _end_interrupted(said, 128 + number)
+        end_at_once(128 + number, said)
     except (RuntimeError, MemoryError, OSError) as error:
         _refuse(f"{error}\nStopped; {describe_counts(study)} in {config.place}. {again}", 1)
     finally:
@@ -563,16 +563,15 @@ def _refuse(message: str, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
-def _end_interrupted(message: str, code: int) -> NoReturn:
-    """End at once: neither threads nor processes that still evaluate are waited for; what was told
-    is on disk.
-    """
+def end_at_once(code: int, message: str = "") -> NoReturn:
+    """End, without waiting for threads and processes that compute on; what was told is on disk."""
     import multiprocessing
 
     for child in multiprocessing.active_children():
         child.kill()
     with suppress(OSError):  # the terminal may be closed
-        typer.echo(message, err=True)
+        if message:
+            typer.echo(message, err=True)
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
