@@ -19,6 +19,7 @@ import torch
 from benchmarks.league.registry import OPTIMISERS, make_optimiser
 from benchmarks.league.tasks import Task, make_task
 from scalable_bo.experiments.cells import Cell, Status
+from scalable_bo.experiments.formats import number
 from scalable_bo.experiments.records import Record, peak_memory_bytes, reset_peak_memory
 from surrogates import checks
 
@@ -138,7 +139,7 @@ class OptimiserCell(Cell[Task]):
             return f"{text}failed, {record['failure']}"
         regret = "cost" if record["optimum"] is None else "regret"
         return (
-            f"{text}{regret} {record['regret']:.3g} after {self.budget},"
+            f"{text}{regret} {number(record['regret'], '.3g')} after {self.budget},"
             f" {record['seconds_asking']:.1f} s of asking"
         )
 

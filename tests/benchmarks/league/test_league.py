@@ -72,10 +72,12 @@ def test_regret_is_without_the_noise_that_was_observed() -> None:
 
 
 def test_failures_are_counted_and_no_point_that_failed_is_the_best() -> None:
-    found = run_cell(OptimiserCell("failing-rising-half", "sobol", q=5, budget=40, seed=0))
+    cell = OptimiserCell("failing-rising-half", "sobol", q=5, budget=40, seed=0)
+    found = run_cell(cell)
     assert 10 <= len(found["failed"]) <= 30 and max(found["failed"]) <= 40
     assert found["regret"] == found["regret_recommended"] == found["trace"][-1][1]
     assert 0.0 <= found["regret"] < 0.3
+    assert "regret – after 40" in cell.describe(found | {"regret": None}), "all may fail"
 
 
 def test_noise_needs_a_range() -> None:
