@@ -253,6 +253,7 @@ class Rows:
         """Whether values come with their variances; ``None`` before the first."""
         return None if not self.observed else not math.isnan(self.noise[self.observed[0]].item())
 
+    @torch.inference_mode(False)  # or rows could not be written to outside of it
     def append(self, X: Tensor, asks: int | Tensor, asked_at: float = math.nan) -> list[int]:
         """Add rows without a value, of one ask or each (n,) of its own; return their ids."""
         first = len(self)
@@ -265,6 +266,7 @@ class Rows:
         self.times[first:, 0] = asked_at
         return list(range(first, stop))
 
+    @torch.inference_mode(False)
     def record(self, ids: Sequence[int], outcomes: Outcomes) -> None:
         """Give rows their outcomes."""
         index = torch.tensor(ids, dtype=torch.long, device="cpu")

@@ -124,3 +124,14 @@ def test_rows_grow_one_by_one_and_what_was_taken_of_them_stays() -> None:
     assert torch.equal(rows.X, torch.cat([X, X[2:4]]))
     assert torch.equal(copy.X, torch.cat([X, X[:2]]))
     assert copy.outcomes(2)[40].tolist() == [1.0, 2.0]
+
+
+def test_rows_that_were_added_in_inference_mode_are_told_outside_of_it() -> None:
+    with torch.inference_mode():
+        rows = Rows(3)
+        rows.append(points(2), 1)
+        rows.record([0], several((1.0, 2.0)))
+    rows.record([1], several((3.0, 4.0)))
+    rows.append(points(1), 2)
+    rows.record([2], several((5.0, 6.0)))
+    assert rows.outcomes(2).tolist() == [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
