@@ -53,7 +53,6 @@ SELECTION = "acquisition/selection.py"
 BELIEF = "scalable_bo/modelling/belief.py"
 LEGACY = "scalable_bo/storage/legacy.py"
 LOCK = "scalable_bo/storage/lock.py"
-LOG = "scalable_bo/storage/log.py"
 REPAIR = "scalable_bo/storage/repair.py"
 SHARED = "scalable_bo/storage/shared.py"
 SHEETS = "scalable_bo/storage/sheets.py"
@@ -175,8 +174,8 @@ MUTANTS = (
     ),
     Mutant(
         "scalable_bo/modelling/fitting.py",
-        "other.likelihood - GAIN_ON_NOISE * number",
-        "other.likelihood + 9.0 * number",
+        "self.prior - GAIN_ON_NOISE * number",
+        "self.prior + 9.0 * number",
         "tests/scalable_bo/modelling",
     ),
     Mutant(SHARED, "if row.until >= time.time() and ", "if ", STORAGE),
@@ -185,7 +184,7 @@ MUTANTS = (
     Mutant(SHEETS, "or id in self._seen:", "or False:", STORAGE),
     Mutant(LEGACY, 'row.pop("seal") != seal_of(row.values())', 'row.pop("seal") is None', STORAGE),
     Mutant(LOCK, "os.kill(pid, 0)", "pass", STORAGE),
-    Mutant(LOG, "rows.next_told += len(self._ids) - len(places)", "pass", STORAGE),
+    Mutant(ROWS, "room[: len(column)] = column", "pass", STORAGE),
     Mutant(REPAIR, "if stored == digest_of(digest, content):", "if stored:", STORAGE),
     Mutant(ROWS, "whole[list(self.reasons)] = True", "pass", STORAGE),
     Mutant(SQLITE, " or digest != stored", "", STORAGE),
