@@ -4,6 +4,7 @@ and ascents among constraints against known optima.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from acquisition import FeasibleSet, ascend, constraints
+from tests.refusals import assert_refused
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 WIDE = torch.tensor([[-5.0, 100.0], [10.0, 300.0]], dtype=torch.float64)
@@ -335,92 +337,55 @@ def test_an_empty_set_is_reported() -> None:
         feasible.candidates(repeat(seeded(50, 2)))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (
-            {"inequality_constraints": [([0], [1.0])]},
-            TypeError,
-            r"`inequality_constraints\[0\]` must be a tuple",
-        ),
-        (
-            {"inequality_constraints": [linear([0], [1.0], 0.0), linear([0, 1], [1.0], 0.0)]},
-            ValueError,
-            r"`inequality_constraints\[1\]`",
-        ),
-        (
-            {"equality_constraints": [linear([2], [1.0], 0.0)]},
-            ValueError,
-            r"integer indices from 0 to 1, got \[2\]",
-        ),
-        (
-            {"equality_constraints": [linear([-1], [1.0], 0.0)]},
-            ValueError,
-            r"integer indices from 0 to 1, got \[-1\]",
-        ),
-        (
-            {"equality_constraints": [linear([0], [0.0], 0.0)]},
-            ValueError,
-            "a coefficient that is not 0",
-        ),
-        (
-            {"inequality_constraints": [linear([0], [math.nan], 0.0)]},
-            ValueError,
-            "finite coefficients",
-        ),
-        ({"inequality_constraints": [linear([0], [1.0], math.inf)]}, ValueError, "one finite rhs"),
-        (
-            {"inequality_constraints": [(torch.tensor([[0, 0]]), torch.ones(1), 0.0)]},
-            ValueError,
-            "Constraints between points",
-        ),
-        (
-            {"nonlinear_inequality_constraints": [3.0]},
-            TypeError,
-            r"`nonlinear_inequality_constraints\[0\]` must be a callable",
-        ),
-        (
-            {"nonlinear_inequality_constraints": [(in_disc, False)]},
-            ValueError,
-            "must constrain one point",
-        ),
-        (
-            {"nonlinear_inequality_constraints": [lambda x: x]},
-            ValueError,
-            r"one floating-point number, got torch.float64 of shape \(2,\)",
-        ),
-        (
-            {"nonlinear_inequality_constraints": [lambda x: x[0] > 0]},
-            ValueError,
-            "one floating-point number, got torch.bool",
-        ),
-        (
-            {"nonlinear_inequality_constraints": [lambda x: x[:, 0]]},
-            ValueError,
-            r"must map a point \(2,\) to a number",
-        ),
-        (
-            {"fixed_features": {2: 0.0}},
-            ValueError,
-            "`fixed_features` must have keys from 0 to 1, got 2",
-        ),
-        ({"fixed_features": [{0: 0.5}]}, TypeError, "`fixed_features` must be a dict of values"),
-        ({"fixed_features": {"x": 0.0}}, TypeError, "`fixed_features` must be an int, got str 'x'"),
-        (
-            {"fixed_features": {0: 1.5}},
-            ValueError,
-            r"`fixed_features\[0\]` must lie in `bounds`, \[0, 1\], got 1.5",
-        ),
-        (
-            {"fixed_features": {0: "a"}},
-            TypeError,
-            r"`fixed_features\[0\]` must be a number, got str 'a'",
-        ),
-        ({"fixed_features": {0: 0.5, 1: 0.5}}, ValueError, "must leave a feature free, got all 2"),
-    ],
+WRONG: tuple[tuple[str, list[Any], type[Exception], str], ...] = (
+    ("inequality_constraints", [([0], [1.0])], TypeError, r"`\w+\[0\]` must be a tuple"),
+    (
+        "inequality_constraints",
+        [linear([0], [1.0], 0.0), linear([0, 1], [1.0], 0.0)],
+        ValueError,
+        r"`inequality_constraints\[1\]`",
+    ),
+    (
+        "inequality_constraints",
+        [(torch.tensor([[0, 0]]), torch.ones(1), 0.0)],
+        ValueError,
+        "Constraints between points",
+    ),
+    ("inequality_constraints", [linear([0], [math.nan], 0.0)], ValueError, "finite coefficients"),
+    ("inequality_constraints", [linear([0], [1.0], math.inf)], ValueError, "one finite rhs"),
+    ("equality_constraints", [linear([2], [1.0], 0.0)], ValueError, r"from 0 to 1, got \[2\]"),
+    ("equality_constraints", [linear([-1], [1.0], 0.0)], ValueError, r"from 0 to 1, got \[-1\]"),
+    ("equality_constraints", [linear([0], [0.0], 0.0)], ValueError, "coefficient that is not 0"),
+    ("nonlinear_inequality_constraints", [3.0], TypeError, r"`\w+\[0\]` must be a callable"),
+    (
+        "nonlinear_inequality_constraints",
+        [(in_disc, False)],
+        ValueError,
+        "must constrain one point",
+    ),
+    (
+        "nonlinear_inequality_constraints",
+        [lambda x: x],
+        ValueError,
+        r"one floating-point number, got torch.float64 of shape \(2,\)",
+    ),
+    ("nonlinear_inequality_constraints", [lambda x: x[0] > 0], ValueError, "got torch.bool"),
+    ("nonlinear_inequality_constraints", [lambda x: x[:, 0]], ValueError, r"map a point \(2,\) to"),
 )
+
+
+@pytest.mark.parametrize(("name", "constraints", "error", "message"), WRONG)
 def test_bad_constraints_are_named(
-    arguments: dict[str, Any], error: type[Exception], message: str
+    name: str, constraints: list[Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        FeasibleSet.of(UNIT, **arguments)
+        FeasibleSet.of(UNIT, **{name: constraints})
+
+
+def test_bad_fixed_features_are_named() -> None:
+    in_unit = partial(FeasibleSet.of, UNIT)
+    assert_refused(TypeError, in_unit, fixed_features=[[{0: 0.5}], {"x": 0.0}])
+    assert_refused(ValueError, in_unit, fixed_features=[{2: 0.0}, {0: 0.5, 1: 0.5}])
+    for value, error in ((1.5, ValueError), ("a", TypeError)):
+        with pytest.raises(error, match=r"`fixed_features\[0\]` must"):
+            in_unit(fixed_features={0: value})

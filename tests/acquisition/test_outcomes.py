@@ -3,7 +3,7 @@ against brute force over the same candidates.
 """
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from acquisition import ParallelThompsonSampling, ascend
 from acquisition.outcomes import Demands, OutcomePaths, only_output
 from surrogates import PathwiseGP, gaussian_likelihood
 from surrogates.systems.system import Rows
+from tests.refusals import assert_refused
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 SMALL = {
@@ -259,39 +260,19 @@ def test_candidates_come_from_the_data_of_all_models_at_the_finest_lengthscale(
     assert sorted(search.X.tolist()) == sorted(X.tolist())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({}, ValueError, "`objective` must be given for 2 outputs, got None"),
-        ({"objective": 3}, TypeError, "`objective` must be a callable, got int 3"),
-        (
-            {"objective": IdentityMCMultiOutputObjective()},
-            ValueError,
-            r"`objective` must map values \(..., 2\) to \(...\), got \(1, 2, 2\)",
-        ),
-        ({"objective": lambda Y: 1.0}, ValueError, "`objective` must map .* got float"),
-        (
-            {"objective": difference, "outcome_constraints": difference},
-            TypeError,
-            "`outcome_constraints` must be a list",
-        ),
-        (
-            {"objective": difference, "outcome_constraints": [None]},
-            TypeError,
-            r"`outcome_constraints\[0\]` must be a callable",
-        ),
-        (
-            {"objective": difference, "outcome_constraints": [lambda Y: Y]},
-            ValueError,
-            r"`outcome_constraints\[0\]` must map values",
-        ),
-    ],
-)
-def test_bad_outcomes_are_named(
-    models: list[PathwiseGP], arguments: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        ParallelThompsonSampling(models, UNIT, **arguments)
+def test_bad_outcomes_are_named(models: list[PathwiseGP]) -> None:
+    sampler = partial(ParallelThompsonSampling, models, UNIT)
+    assert_refused(TypeError, sampler, objective=[3])
+    of_none = [None, IdentityMCMultiOutputObjective(), lambda Y: 1.0]
+    assert_refused(ValueError, sampler, objective=of_none)
+    limited = partial(sampler, objective=difference)
+    assert_refused(TypeError, limited, outcome_constraints=[difference])
+    for constraint, error, message in (
+        (None, TypeError, "must be a callable"),
+        (lambda Y: Y, ValueError, "must map values"),
+    ):
+        with pytest.raises(error, match=rf"`outcome_constraints\[0\]` {message}"):
+            limited(outcome_constraints=[constraint])
 
 
 def test_bad_models_are_named(models: list[PathwiseGP]) -> None:

@@ -25,6 +25,7 @@ from acquisition.candidates import default_proposal_std, original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE, best_first, distinct_best
 from surrogates import PathwiseGP, SamplePaths
 from tests.pairs import each_pair
+from tests.refusals import assert_refused
 
 SMALL = {
     "num_candidates": 200,
@@ -277,54 +278,32 @@ def test_progress_counts_every_round_and_step(make_model) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (
-            {"bounds": UNIT.flip(0)},
-            ValueError,
-            r"`bounds` must have each lower bound below.*got \[1, 0\]",
-        ),
-        ({"bounds": UNIT.clone().fill_(1.0)}, ValueError, r"`bounds` .*got \[1, 1\]"),
-        ({"bounds": UNIT * math.nan}, ValueError, "`bounds` must be finite, got nan"),
-        ({"bounds": UNIT[:, :1]}, ValueError, r"`bounds` must have shape \(2, 2\).*got \(2, 1\)"),
-        ({"bounds": UNIT[0]}, ValueError, r"`bounds` must have shape \(2, d\).*got \(2,\)"),
-        ({"bounds": [[0, 0], [1, 1]]}, TypeError, "`bounds` must be a torch.Tensor, got list"),
-        (
-            {"bounds": UNIT.float()},
-            TypeError,
-            "`bounds` must have the dtype of `train_X`, torch.float64, got torch.float32",
-        ),
-        ({"num_candidates": 0}, ValueError, "`num_candidates` must be at least 1, got 0"),
-        ({"num_rounds": 2.0}, TypeError, "`num_rounds` must be an int, got float 2.0"),
-        ({"num_starts": 5}, ValueError, "`num_starts` must be at most `num_rounds` = 4, got 5"),
-        ({"num_starts": 0}, ValueError, "`num_starts` must be at least 1, got 0"),
-        ({"num_steps": -1}, ValueError, "`num_steps` must be at least 0, got -1"),
-        ({"num_steps": 1.5}, TypeError, "`num_steps` must be an int, got float 1.5"),
-        (
-            {"uniform_fraction": None},
-            TypeError,
-            "`uniform_fraction` must be a number, got NoneType None",
-        ),
-        (
-            {"proposal_std": "wide"},
-            TypeError,
-            "`proposal_std` must be a number or a tensor, got str 'wide'",
-        ),
-        ({"seed": "a"}, TypeError, "`seed` must be an int, got str 'a'"),
-        ({"seed": -1}, ValueError, "`seed` must be at least 0, got -1"),
-        ({"uniform_fraction": 1.1}, ValueError, r"`uniform_fraction` must be in \[0, 1\], got 1.1"),
-        ({"learning_rate": 0.0}, ValueError, "`learning_rate` must be finite and above 0, got 0"),
-        ({"proposal_std": -0.1}, ValueError, "`proposal_std` must be .* above 0, got -0.1"),
-        ({"proposal_std": torch.ones(3)}, ValueError, r"`proposal_std` must be a number or \(2,\)"),
-    ],
-)
-def test_bad_settings_are_refused_at_once(
-    make_model, change: dict, error: type[Exception], message: str
-) -> None:
-    arguments = {"bounds": UNIT} | SMALL | change
-    with pytest.raises(error, match=message):
-        ParallelThompsonSampling(make_model(UNIT), **arguments)
+def test_bad_settings_are_refused_at_once(make_model) -> None:
+    def sampler(**change: Any) -> ParallelThompsonSampling:
+        return ParallelThompsonSampling(make_model(UNIT), **{"bounds": UNIT} | SMALL | change)
+
+    assert_refused(
+        TypeError,
+        sampler,
+        bounds=[[[0, 0], [1, 1]], UNIT.float()],
+        num_rounds=[2.0],
+        num_steps=[1.5],
+        uniform_fraction=[None],
+        proposal_std=["wide"],
+        seed=["a"],
+    )
+    assert_refused(
+        ValueError,
+        sampler,
+        bounds=[UNIT.flip(0), torch.ones_like(UNIT), UNIT * math.nan, UNIT[:, :1], UNIT[0]],
+        num_candidates=[0],
+        num_starts=[0, 5],
+        num_steps=[-1],
+        seed=[-1],
+        uniform_fraction=[1.1],
+        learning_rate=[0.0],
+        proposal_std=[-0.1, torch.ones(3)],
+    )
 
 
 def test_another_model_is_refused() -> None:

@@ -3,6 +3,7 @@ and in a trust region.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from acquisition import ParallelThompsonSampling, TrustRegion
 from acquisition.candidates import Search, original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE
 from surrogates import PathwiseGP, SamplePaths
+from tests.refusals import assert_refused
 
 SMALL = {
     "num_candidates": 200,
@@ -362,32 +364,11 @@ def test_rounds_of_candidates_stay_in_the_region_and_change_few_coordinates(make
     assert 15 < changed.double().mean() < 25
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"trust_region": 0.8}, TypeError, "`trust_region` must be a TrustRegion, got float"),
-        (
-            {"trust_region": TrustRegion(3, 1)},
-            ValueError,
-            "`trust_region` must have dim = 2 and maximize = True, got 3 and True",
-        ),
-        (
-            {"trust_region": TrustRegion(2, 1, maximize=False)},
-            ValueError,
-            "`trust_region` must have .* got 2 and False",
-        ),
-        (
-            {"fixed_features": {5: 0.1}},
-            ValueError,
-            "`fixed_features` must have keys from 0 to 1, got 5",
-        ),
-    ],
-)
-def test_bad_options_are_refused_at_once(
-    make_model, settings: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        ParallelThompsonSampling(make_model(UNIT), UNIT, **settings)
+def test_bad_options_are_refused_at_once(make_model) -> None:
+    sampler = partial(ParallelThompsonSampling, make_model(UNIT), UNIT)
+    assert_refused(TypeError, sampler, trust_region=[0.8])
+    regions = [TrustRegion(3, 1), TrustRegion(2, 1, maximize=False)]
+    assert_refused(ValueError, sampler, trust_region=regions, fixed_features=[{5: 0.1}])
 
 
 def test_a_list_of_pending_points_is_refused(make_model) -> None:

@@ -21,6 +21,7 @@ from surrogates import (
 )
 from surrogates.operators.tiles import Index, StationaryTiles
 from tests import problems
+from tests.refusals import assert_refused
 
 N = 25
 
@@ -163,29 +164,14 @@ def test_no_more_of_the_kernel_is_held_than_the_budget(monkeypatch: pytest.Monke
     assert max(held) <= 64 * m * 8
 
 
-@pytest.mark.parametrize(
-    ("Z", "message"),
-    [
-        (
-            problems.uniform(0, 2),
-            r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(0, 2\)",
-        ),
-        (
-            problems.uniform(4, 3),
-            r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(4, 3\)",
-        ),
-        (problems.uniform(4), r"`inducing_points` must have shape"),
-        (
-            problems.uniform(N + 1, 2),
-            rf"`inducing_points` must be at most n = {N}, got m = {N + 1}. Use fewer",
-        ),
-        (problems.uniform(4, 2).fill_(torch.nan), "`inducing_points` must be finite"),
-        (problems.uniform(4, 2).float(), "`inducing_points` must have the dtype of `X`"),
-    ],
-)
-def test_inducing_points_that_do_not_fit_are_refused(Z: torch.Tensor, message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        InducingSystem(problems.rbf().double(), problems.uniform(N, 2), Z, 0.1)
+def test_inducing_points_that_do_not_fit_are_refused() -> None:
+    def system(inducing_points: torch.Tensor) -> InducingSystem:
+        return InducingSystem(problems.rbf().double(), problems.uniform(N, 2), inducing_points, 0.1)
+
+    shapes = [problems.uniform(*shape) for shape in ((0, 2), (4, 3), (4,), (N + 1, 2))]
+    numbers = problems.uniform(4, 2).fill_(torch.nan)
+    assert_refused(ValueError, system, inducing_points=[*shapes, numbers])
+    assert_refused(TypeError, system, inducing_points=[problems.uniform(4, 2).float()])
 
 
 def test_the_noise_of_an_inducing_system_is_that_of_the_data() -> None:

@@ -2,8 +2,8 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from benchmarks.traces.trace_cell import (
     load_system,
 )
 from scalable_bo.experiments.cells import run_cell
+from tests.refusals import assert_refused
 
 SMALL = TraceCell("cg", THOMPSON, n=150, noise=1e-2, epochs=30.0, points=4, dtype="float64")
 DISTANCES = ("residual", "mean_error", "weights_error", "rkhs_error")
@@ -105,27 +106,19 @@ def test_without_the_exact_solution_there_are_no_distances_and_no_limit() -> Non
     assert TraceCell("cg", THOMPSON, n=EXACT_UP_TO + 1, exact=False).n == EXACT_UP_TO + 1
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"n": EXACT_UP_TO + 1},
-            (
-                "`exact`: the exact solution is computed for up to 20000 points, got 20001. Use"
-                " --no-exact"
-            ),
-        ),
-        ({"solver": "lu"}, "`solver` must be one of .*got 'lu'"),
-        ({"points": 0}, "`points` must be at least 1, got 0"),
-        ({"epochs": 0.5}, "`epochs` must be at least 1, got 0.5"),
-        ({"noise": -1.0}, "`noise` must be finite and above 0, got -1.0"),
-        ({"split": 10}, "`split` must be between 0 and 9, got 10"),
-        ({"dtype": "half"}, "`dtype` must be float32 or float64, got 'half'"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(SMALL, **settings)
+def test_settings_out_of_range_are_refused() -> None:
+    assert_refused(
+        ValueError,
+        partial(replace, SMALL),
+        solver=["lu"],
+        points=[0],
+        epochs=[0.5],
+        noise=[-1.0],
+        split=[10],
+        dtype=["half"],
+    )
+    with pytest.raises(ValueError, match="computed for up to 20000 points, got 20001. Use --no-ex"):
+        replace(SMALL, n=EXACT_UP_TO + 1)
 
 
 def test_a_data_set_that_is_not_there_is_named(data_dir: Path) -> None:

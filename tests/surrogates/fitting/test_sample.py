@@ -1,5 +1,7 @@
 """The exact marginal likelihood of random samples."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from surrogates.fitting.search import LITTLE_NOISE, Search
 from surrogates.rules.hyperparameters import training_data
 from surrogates.rules.limits import LONGEST
 from tests import problems
+from tests.refusals import assert_refused
 
 N = 200
 X = problems.uniform(N, 2)
@@ -105,11 +108,9 @@ def test_an_irrelevant_input_has_a_lengthscale_in_its_range() -> None:
 
 
 def test_bad_settings_are_named() -> None:
-    model = PathwiseGP(X, CLEAR)
-    with pytest.raises(ValueError, match="`sample_size` must be at least 2, got 1"):
-        fit_sample(model, sample_size=1)
-    with pytest.raises(ValueError, match="`num_samples` must be at least 1, got 0"):
-        fit_sample(model, num_samples=0)
+    assert_refused(
+        ValueError, partial(fit_sample, PathwiseGP(X, CLEAR)), sample_size=[1], num_samples=[0]
+    )
 
 
 @pytest.mark.parametrize("n", [300, 180])  # the others judge, or the sample itself

@@ -34,6 +34,7 @@ from surrogates.solvers.solver import Request
 from tests import problems
 from tests.contracts import CountingOperator, assert_no_worse, true_residual
 from tests.pairs import each_pair
+from tests.refusals import assert_refused
 
 N = 300
 GIBIBYTE = 2**30
@@ -401,8 +402,7 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[KernelSystem]:
     return made
 
 
-@pytest.mark.parametrize("tolerance", [1e-1, 1e-2, 1e-3])
-@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize(("tolerance", "warm"), [(1e-1, False), (1e-2, True), (1e-3, False)])
 def test_a_float64_system_is_solved_in_float32_first(
     iterating: None,
     converted: list[KernelSystem],
@@ -470,7 +470,7 @@ def test_what_float32_leaves_is_finished_in_float64(iterating: None) -> None:
 
 
 @each_pair(
-    max_epochs=[4.0, 5.2, 6.3, 7.4, 8.5, 12.6, 30.0],
+    max_epochs=[4.0, 6.3, 8.5, 30.0],
     warm=[False, True],
     dtype=[torch.float32, torch.float64],
 )
@@ -506,55 +506,11 @@ def test_the_seconds_of_all_stages_are_kept_to(
     assert max_seconds <= solution.seconds <= max_seconds + 3.0
 
 
-def test_the_same_generator_gives_the_same_choice_and_result(iterating: None) -> None:
-    rhs = problems.normal(N, 2)
-    first, second, other = (
-        Auto(tolerance=1e-3).solve(problems.system(N, 0.01), rhs, generator=generator(seed))
-        for seed in (5, 5, 6)
-    )
-    assert torch.equal(first.value, second.value)
-    assert torch.equal(first.steps, second.steps)
-    assert (first.note, first.epochs) == (second.note, second.epochs)
-    assert not torch.equal(first.value, other.value)
-
-
-@pytest.mark.parametrize("setting", ["tolerance", "max_epochs", "max_seconds"])
-def test_settings_that_make_no_sense_are_refused(setting: str) -> None:
-    for value in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match=f"`{setting}` must be finite and above 0, got"):
-            replace(Auto(), **{setting: value})
-    with pytest.raises(TypeError, match=f"`{setting}` must be a number, got str"):
-        replace(Auto(), **{setting: "fast"})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (
-            {"rhs": torch.ones(N, 1)},
-            TypeError,
-            "`rhs` must have the system's dtype torch.float64, got torch.float32",
-        ),
-        (
-            {"rhs": problems.normal(N - 1, 1)},
-            ValueError,
-            r"`rhs` must have shape \(300, s\), got \(299, 1\)",
-        ),
-        ({"rhs": problems.normal(N, 1) / 0.0}, ValueError, "`rhs` must be finite"),
-        (
-            {"rhs": problems.normal(N, 1), "initial": torch.ones(N, 2).double()},
-            ValueError,
-            "`initial` must have the shape of `rhs`",
-        ),
-    ],
-)
-def test_arguments_are_refused_before_any_work(
-    iterating: None, arguments: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    system = problems.system(N, 0.1)
-    with pytest.raises(error, match=message):
-        Auto().solve(system, **arguments)
-    assert system.entries == 0
+def test_settings_that_make_no_sense_are_refused() -> None:
+    limits = ("tolerance", "max_epochs", "max_seconds")
+    wrong = (0.0, -1.0, math.nan, math.inf)
+    assert_refused(ValueError, Auto, **dict.fromkeys(limits, wrong))
+    assert_refused(TypeError, Auto, **dict.fromkeys(limits, ["fast"]))
 
 
 @pytest.mark.parametrize(

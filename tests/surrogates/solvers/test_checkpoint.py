@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from surrogates.solvers import auto
 from surrogates.solvers import checkpoint as files
 from tests import problems
 from tests.live_matrices import LiveMatrices
+from tests.refusals import assert_refused
 
 N = 60
 S = 3
@@ -322,28 +324,12 @@ def test_checkpoints_come_by_the_clock(tmp_path: Path, monkeypatch: pytest.Monke
     assert saved[:3] == [4, 8, 12]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"folder": 3}, TypeError, "`folder` must be a path, got int 3"),
-        (
-            {"folder": "x", "every_seconds": -1.0},
-            ValueError,
-            "`every_seconds` must be finite and above 0",
-        ),
-        ({"folder": "x", "every_steps": 0}, ValueError, "`every_steps` must be at least 1, got 0"),
-        (
-            {"folder": "x", "every_seconds": None},
-            ValueError,
-            "`every_seconds` or `every_steps` must be given",
-        ),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(
-    arguments: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        Checkpoint(**arguments)
+def test_settings_that_make_no_sense_are_refused() -> None:
+    assert_refused(TypeError, Checkpoint, folder=[3])
+    of_folder = partial(Checkpoint, "x")
+    assert_refused(ValueError, of_folder, every_seconds=[-1.0], every_steps=[0])
+    with pytest.raises(ValueError, match="`every_seconds` or `every_steps` must be given"):
+        Checkpoint("x", every_seconds=None)
 
 
 def test_a_folder_in_place_of_a_checkpoint_is_refused() -> None:

@@ -11,8 +11,7 @@ from surrogates import SDD
 from surrogates.solvers.run import Start
 from surrogates.solvers.sdd import SDDState
 from tests import problems
-from tests.contracts import true_residual
-from tests.pairs import each_pair
+from tests.refusals import assert_refused
 
 
 def test_steps_are_those_of_the_algorithm() -> None:
@@ -43,25 +42,6 @@ def test_steps_are_those_of_the_algorithm() -> None:
         a = a + v
         average = averaging * a + (1 - averaging) * average
         torch.testing.assert_close(solver.estimate(system, state), average)
-
-
-@each_pair(
-    step_size=[5000.0, 1e6, 1e30],
-    max_epochs=[2.0, 4.0, 40.0],
-    dtype=[torch.float32, torch.float64],
-)
-def test_an_absurd_step_ends_finite_and_no_worse_than_it_began(
-    step_size: float, dtype: torch.dtype, max_epochs: float
-) -> None:
-    system = problems.system(200, 0.1, dtype=dtype)
-    rhs = problems.normal(200, 3, dtype=dtype)
-    initial = 0.3 * problems.normal(200, 3, seed=1, dtype=dtype)
-    before = true_residual(system, rhs, initial)
-    solution = SDD(step_size=step_size, batch_size=50, max_epochs=max_epochs).solve(
-        system, rhs, initial=initial
-    )
-    assert solution.value.isfinite().all()
-    assert (solution.residual <= before * (1 + 1e-4)).all()
 
 
 @pytest.mark.parametrize("step_size", [5000.0, 1e6])
@@ -139,21 +119,13 @@ def test_an_epoch_covers_every_point_once() -> None:
     torch.testing.assert_close(state.monitor.residual, rhs.norm(dim=0))
 
 
-@pytest.mark.parametrize(
-    ("settings", "error"),
-    [
-        ({"step_size": 0.0}, ValueError),
-        ({"step_size": math.nan}, ValueError),
-        ({"batch_size": 0}, ValueError),
-        ({"batch_size": 1.5}, TypeError),
-        ({"momentum": 1.0}, ValueError),
-        ({"momentum": -0.1}, ValueError),
-        ({"averaging": 0.0}, ValueError),
-        ({"averaging": 1.5}, ValueError),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(
-    settings: dict[str, float], error: type[Exception]
-) -> None:
-    with pytest.raises(error, match=f"`{next(iter(settings))}` must be"):
-        SDD(**settings)  # type: ignore[arg-type]
+def test_settings_that_make_no_sense_are_refused() -> None:
+    assert_refused(
+        ValueError,
+        SDD,
+        step_size=[0.0, math.nan],
+        batch_size=[0],
+        momentum=[1.0, -0.1],
+        averaging=[0.0, 1.5],
+    )
+    assert_refused(TypeError, SDD, batch_size=[1.5])
