@@ -23,6 +23,7 @@ from surrogates import (
     gaussian_likelihood,
 )
 from tests import problems
+from tests.refusals import assert_refused
 
 N = 60
 D = 2
@@ -100,12 +101,9 @@ def with_all_data(model: PathwiseGP) -> PathwiseGP:
 
 
 @each_kind
-@pytest.mark.parametrize("transformed", [False, True], ids=["raw", "normalised"])
-def test_appended_data_count_like_data_from_the_start(kind: str, transformed: bool) -> None:
+def test_appended_data_count_like_data_from_the_start(kind: str) -> None:
     def built() -> PathwiseGP:
-        return MODELS[kind](
-            **({"input_transform": Normalize(D, bounds=BOUNDS)} if transformed else {})
-        )
+        return MODELS[kind](input_transform=Normalize(D, bounds=BOUNDS))
 
     model = built()
     before = law(model)
@@ -120,18 +118,8 @@ def test_appended_data_count_like_data_from_the_start(kind: str, transformed: bo
     )
 
 
-@pytest.mark.parametrize("solver", [TIGHT, Cholesky()], ids=["paths", "exact"])
-def test_known_noise_is_appended_with_the_data(solver: Any) -> None:
-    model = PathwiseGP(X, Y, YVAR, **settings(likelihood=None, solver=solver))
-    conditioned = model.condition_on_observations(NEW, NEW_Y, NEW_YVAR)
-    torch.testing.assert_close(conditioned.noise, torch.cat([model.noise, NEW_YVAR.squeeze(1)]))
-    fresh = PathwiseGP(X, Y, YVAR, **settings(likelihood=None, solver=solver))
-    fresh.likelihood = fresh.likelihood.get_fantasy_likelihood(noise=NEW_YVAR.squeeze(1))
-    torch.testing.assert_close(law(conditioned), law(with_all_data(fresh)), rtol=1e-6, atol=1e-6)
-
-
 @each_kind
-@pytest.mark.parametrize("variance", [1e-7, 1e-2, 1.0])
+@pytest.mark.parametrize("variance", [1e-7, 1.0])
 def test_noise_given_where_it_is_inferred_is_that_of_the_new_data(
     kind: str, variance: float
 ) -> None:
@@ -170,17 +158,6 @@ def test_values_without_noise_after_those_with_it_have_the_inferred_one(kind: st
     torch.testing.assert_close(*means)
 
 
-@pytest.mark.parametrize("solver", [TIGHT, Cholesky()], ids=["paths", "exact"])
-def test_small_known_noise_is_kept(solver: Any) -> None:
-    small = torch.full_like(Y, 1e-6)
-    model = PathwiseGP(
-        X, Y, small, **settings(likelihood=None, solver=solver, outcome_transform=None)
-    )
-    conditioned = model.condition_on_observations(NEW, NEW_Y, small[:K])
-    torch.testing.assert_close(conditioned.noise, torch.full((N + K,), 1e-6).double())
-    torch.testing.assert_close(law(conditioned, NEW)[0], NEW_Y, rtol=0, atol=1e-2)
-
-
 def test_the_mean_goes_on_from_where_it_was() -> None:
     solver = CG(tolerance=1e-3, preconditioner=None)
     model = MODELS["paths"](solver=solver, num_paths=1)
@@ -214,18 +191,6 @@ def test_fantasies_of_an_exact_model_are_those_of_single_task_gp(
     torch.testing.assert_close(*results, rtol=1e-8, atol=1e-8)
 
 
-def test_a_fantasy_of_paths_is_a_model_of_one_more_data_set() -> None:
-    model = MODELS["paths"]()
-    fantasy = model.fantasize(NEW[:2], SobolQMCNormalSampler(torch.Size([]), seed=0))
-    with torch.no_grad():
-        drawn = SobolQMCNormalSampler(torch.Size([]), seed=0)(
-            model.posterior(NEW[:2], observation_noise=True)
-        )
-    torch.testing.assert_close(
-        law(fantasy), law(model.condition_on_observations(NEW[:2], drawn)), rtol=1e-6, atol=1e-6
-    )
-
-
 def test_fantasies_of_an_exact_model_stay_exact_when_their_points_exceed_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -249,48 +214,22 @@ def test_a_batch_of_exact_fantasies_has_paths_with_its_means() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"X": NEW[:, :1]}, ValueError, r"`X` must have shape \(k, 2\), got \(5, 1\)"),
-        ({"X": NEW.float()}, TypeError, "`X` must have the dtype of `train_X`"),
-        ({"Y": NEW_Y[:3]}, ValueError, r"`Y` must have shape .*\(5, 1\), got \(3, 1\)"),
-        ({"Y": NEW_Y * torch.nan}, ValueError, "`Y` must be finite"),
-        (
-            {"noise": None},
-            ValueError,
-            "`noise` must be given, variances of the shape of `Y` in standardised units",
-        ),
-        ({"noise": -NEW_YVAR}, ValueError, "`noise` must be variances of at least 0, got -"),
-        ({"noise": NEW_YVAR[:2]}, ValueError, "`noise` must be variances of the shape of `Y`"),
-    ],
-)
-def test_bad_observations_are_refused_by_name(
-    changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_bad_observations_are_refused_by_name() -> None:
     model = PathwiseGP(X, Y, YVAR, **settings(likelihood=None, solver=TIGHT))
-    with pytest.raises(error, match=message):
-        model.condition_on_observations(**{"X": NEW, "Y": NEW_Y, "noise": NEW_YVAR, **changes})
 
+    def conditioned(**changes: Any) -> Any:
+        return model.condition_on_observations(
+            **{"X": NEW, "Y": NEW_Y, "noise": NEW_YVAR, **changes}
+        )
 
-@each_kind
-def test_copies_and_loaded_states_have_the_same_posterior(kind: str) -> None:
-    model = MODELS[kind](input_transform=Normalize(D))
-    other = MODELS[kind](input_transform=Normalize(D))
-    model.covar_module.base_kernel.lengthscale = 0.7
-    model.mean_module.constant = 0.3
-    expected = law(model)
-    other.load_state_dict(model.state_dict())
-    for same in (
-        other,
-        deepcopy(model),
-        model.subset_output([0]),
-        model.train().eval(),
-        deepcopy(model).train(),
-    ):
-        torch.testing.assert_close(law(same), expected)
-    with pytest.raises(ValueError, match=r"`idcs` must be outputs below 1, got \[1\]"):
-        model.subset_output([1])
+    assert_refused(TypeError, conditioned, X=[NEW.float()])
+    assert_refused(
+        ValueError,
+        conditioned,
+        X=[NEW[:, :1]],
+        Y=[NEW_Y[:3], NEW_Y * torch.nan],
+        noise=[None, -NEW_YVAR, NEW_YVAR[:2]],
+    )
 
 
 @each_kind
@@ -305,17 +244,14 @@ def test_a_copy_is_a_model_of_its_own(kind: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::surrogates.UnsolvedWarning")  # float32 falls short of 1e-10
 @each_kind
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_a_moved_model_can_be_conditioned(kind: str, dtype: torch.dtype) -> None:
+def test_a_moved_model_can_be_conditioned(kind: str) -> None:
     model = MODELS[kind](input_transform=Normalize(D, bounds=BOUNDS))
     law(model)
-    moved = model.to(dtype=dtype).condition_on_observations(NEW.to(dtype), NEW_Y.to(dtype))
-    mean, _ = law(moved, Z.to(dtype))
+    moved = model.float().condition_on_observations(NEW.float(), NEW_Y.float())
+    mean, _ = law(moved, Z.float())
     expected, _ = law(
         MODELS[kind](input_transform=Normalize(D, bounds=BOUNDS)).condition_on_observations(
             NEW, NEW_Y
         )
     )
-    torch.testing.assert_close(
-        mean.double(), expected, rtol=0, atol=2e-2 if dtype == torch.float32 else 1e-6
-    )
+    torch.testing.assert_close(mean.double(), expected, rtol=0, atol=2e-2)

@@ -95,12 +95,9 @@ def law(model: SingleTaskGP, points: Tensor = Q) -> tuple[Tensor, Tensor]:
 @pytest.mark.filterwarnings("ignore:Data .* is not standardized")
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("feature_map", ["network", "nystrom"])
-def test_the_posterior_is_the_dense_one_of_the_same_kernel(
-    feature_map: str, noise: str, transform: str
-) -> None:
+def test_the_posterior_is_the_dense_one_of_the_same_kernel(noise: str, transform: str) -> None:
     changes = {**NOISES[noise](), **TRANSFORMS[transform]()}
-    model = gp(feature_map, **{"likelihood": None, **changes})
+    model = gp(**{"likelihood": None, **changes})
     exact = dense(
         model,
         **{
@@ -220,20 +217,6 @@ def test_float32_is_as_close_as_its_rounding() -> None:
     for ours, exact in zip(law(model, Q.float()), law(gp(outputscale=1.0)), strict=True):
         assert ours.dtype == torch.float32
         torch.testing.assert_close(ours.double(), exact, rtol=1e-3, atol=1e-3)
-
-
-def test_appended_data_give_the_model_of_all_data() -> None:
-    model = FiniteFeatureGP(
-        X[:50],
-        Y[:50],
-        feature_map=Network(),
-        outcome_transform=None,
-        likelihood=gaussian_likelihood(0.02),
-    )
-    model.covar_module.outputscale = 1.7
-    torch.testing.assert_close(
-        law(model.condition_on_observations(X[50:], Y[50:])), law(gp(outcome_transform=None))
-    )
 
 
 def test_fantasies_are_exactly_the_models_of_appended_data() -> None:

@@ -4,6 +4,7 @@ and its inducing points as a part of the model.
 
 import math
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from surrogates import (
     gaussian_likelihood,
 )
 from tests import problems
+from tests.refusals import assert_refused
 
 N = 60
 D = 2
@@ -165,19 +167,6 @@ def test_the_covariance_of_the_paths_is_the_mean_squared_error_of_the_mean() -> 
     assert (expected.diagonal() > exact.variance.squeeze(-1)).all()
 
 
-@pytest.mark.parametrize("transform", [False, True], ids=["raw", "normalised"])
-def test_inducing_points_at_all_data_give_the_exact_posterior(transform: bool) -> None:
-    changes = [{"input_transform": Normalize(D)} if transform else {} for _ in range(2)]
-    paths_of_all_data = CG(tolerance=1e-10, preconditioner=None, max_epochs=1000)
-    ours = inducing(X, **changes[0])
-    exact = PathwiseGP(X, Y, solver=paths_of_all_data, **settings(**changes[1]))
-    torch.testing.assert_close(mean(ours), mean(exact), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(
-        ours.posterior(TEST).variance, exact.posterior(TEST).variance, rtol=1e-5, atol=1e-8
-    )
-    torch.testing.assert_close(ours.paths(3)(TEST), exact.paths(3)(TEST), rtol=1e-6, atol=1e-6)
-
-
 def test_the_prior_returns_where_there_are_no_inducing_points() -> None:
     far = X + torch.tensor([50.0, 0.0])
     model = InducingPathwiseGP(
@@ -288,23 +277,11 @@ def test_no_kernel_matrix_is_needed() -> None:
     torch.testing.assert_close(mean(inducing(memory_budget=8 * M * 7)), mean(inducing()))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"inducing_points": 0}, "`inducing_points` must be at least 1, got 0"),
-        ({"inducing_points": 2.5}, "`inducing_points` must be an int"),
-        ({"inducing_points": X[:0]}, r"`inducing_points` must have shape \(m, 2\) with m ≥ 1"),
-        (
-            {"inducing_points": torch.cat([X, X])},
-            f"`inducing_points` must be at most n = {N}, got m = {2 * N}",
-        ),
-        ({"inducing_points": X[:3].float()}, "`inducing_points` must have the dtype of `train_X`"),
-        (
-            {"inducing_method": "kmeans"},
-            "`inducing_method` must be one of k-means, random, neighbours, got 'kmeans'",
-        ),
-    ],
-)
-def test_inducing_points_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        InducingPathwiseGP(X, Y, **changes)
+def test_inducing_points_that_do_not_fit_are_refused() -> None:
+    for kind in (InducingPathwiseGP, VariationalGP):
+        model = partial(kind, X, Y)
+        assert_refused(TypeError, model, inducing_points=[2.5, X[:3].float()])
+        too_many = torch.cat([X, X])
+        assert_refused(
+            ValueError, model, inducing_points=[0, X[:0], too_many], inducing_method=["kmeans"]
+        )

@@ -84,7 +84,9 @@ def test_its_noise_counts_as_in_botorch(name: str, solver: Solver) -> None:
         assert (ours.variance / theirs.variance - 1.0).abs().max() < errors
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_others_are_refused_by_name(name: str) -> None:
-    with pytest.raises(TypeError, match=f"`likelihood` must be a GaussianLikelihood .* got {name}"):
-        PathwiseGP(X, Y, likelihood=REFUSED[name]())
+def test_others_are_refused_by_name() -> None:
+    for name in REFUSED:
+        with pytest.raises(
+            TypeError, match=f"`likelihood` must be a GaussianLikelihood .* got {name}"
+        ):
+            PathwiseGP(X, Y, likelihood=REFUSED[name]())

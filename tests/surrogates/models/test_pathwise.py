@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.acquisition import UpperConfidenceBound, qLogExpectedImprovement
+from botorch.acquisition import qLogExpectedImprovement
 from botorch.acquisition.cached_cholesky import supports_cache_root
-from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.exceptions.errors import InputDataError
 from botorch.models import MixedSingleTaskGP, SingleTaskGP
 from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
@@ -46,6 +45,7 @@ from surrogates import (
 )
 from surrogates.rules.solved import AllData
 from tests import problems
+from tests.refusals import assert_refused
 
 N = 60
 D = 2
@@ -130,17 +130,6 @@ def test_the_posterior_is_that_of_single_task_gp(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_observation_noise_is_that_of_single_task_gp(name: str) -> None:
-    exact = [
-        SingleTaskGP(X, Y, **VARIANTS[name]()).posterior(Z, observation_noise=noise).variance
-        for noise in (True, False)
-    ]
-    model = PathwiseGP(X, Y, **VARIANTS[name](), solver=TIGHT, num_paths=16)
-    ours = [model.posterior(Z, observation_noise=noise).variance for noise in (True, False)]
-    torch.testing.assert_close(ours[0] - ours[1], exact[0] - exact[1])
-
-
 @pytest.mark.parametrize(
     "solver",
     [CG(tolerance=1e-6, preconditioner=Nystrom(6)), SDD(tolerance=1e-4, max_epochs=2000)],
@@ -159,43 +148,11 @@ def test_keeping_no_matrix_changes_nothing() -> None:
     )
 
 
-def test_paths_and_posterior_agree_on_the_mean_in_the_users_units() -> None:
-    model = pathwise(input_transform=Normalize(D))
-    paths = model.paths(8)
-    torch.testing.assert_close(paths.mean(Z), model.posterior(Z).mean.squeeze(-1))
-    each = paths.each(Z[0].expand(8, 4, D))
-    torch.testing.assert_close(each, paths(Z[0]))
-    assert paths(Z).mean() == pytest.approx(10, abs=6)
-
-
 def test_some_paths_of_several_outputs_are_those_of_all() -> None:
     model = PathwiseGP(X, torch.cat([Y, -Y], 1), **settings())
     paths = model.paths(5)
     torch.testing.assert_close(paths.part(slice(1, 4))(Z), paths(Z)[1:4])
     torch.testing.assert_close(paths.part(slice(1, 4)).mean(Z), paths.mean(Z))
-
-
-def test_a_kernel_without_features_has_an_exact_posterior_and_no_paths() -> None:
-    model = PathwiseGP(X, Y, **settings(covar_module=PiecewisePolynomialKernel(active_dims=[0])))
-    exact = SingleTaskGP(
-        X, Y, **settings(covar_module=PiecewisePolynomialKernel(active_dims=[0]))
-    ).posterior(Z)
-    torch.testing.assert_close(model.posterior(Z).variance, exact.variance)
-    with pytest.raises(
-        ValueError,
-        match="`kernel` must be .* to have random features, got PiecewisePolynomialKernel",
-    ):
-        model.paths(2)
-
-
-def test_joint_samples_have_the_models_shape() -> None:
-    model = pathwise()
-    for shape in ((4, D), (3, 4, D), (2, 3, 1, D)):
-        posterior = model.posterior(problems.uniform(*shape))
-        assert posterior.rsample(torch.Size([5])).shape == (5, *shape[:-1], 1)
-        assert posterior.base_sample_shape[-1:] == (64,)
-        sampler = SobolQMCNormalSampler(torch.Size([8]), seed=0)
-        assert sampler(posterior).shape == (8, *shape[:-1], 1)
 
 
 def test_the_same_seed_gives_the_same_posterior() -> None:
@@ -214,25 +171,6 @@ def test_an_unchanged_model_is_solved_once(monkeypatch: pytest.MonkeyPatch) -> N
         model.posterior(Z)
         model.eval()
     assert len(solves) == 1
-
-
-def test_a_copy_has_the_same_posterior() -> None:
-    for model in (pathwise(), pathwise()):
-        expected = pathwise().posterior(Z)
-        copy = deepcopy(model).posterior(Z)  # before, and after the model's own solve
-        torch.testing.assert_close(copy.mean, expected.mean)
-        torch.testing.assert_close(copy.variance, expected.variance)
-        model.posterior(Z)
-        torch.testing.assert_close(deepcopy(model).posterior(Z).variance, expected.variance)
-
-
-def test_the_state_survives_a_round_trip() -> None:
-    model = pathwise()
-    model.covar_module.base_kernel.lengthscale = 0.77
-    model.likelihood.noise = 0.3
-    other = pathwise()
-    other.load_state_dict(model.state_dict())
-    torch.testing.assert_close(means(other), means(model))
 
 
 def test_a_model_can_opt_out_of_cached_roots() -> None:
@@ -365,23 +303,18 @@ def test_a_warm_start_says_what_it_requires_of_the_rows() -> None:
             model.warm_start(previous)
 
 
-@pytest.mark.parametrize("scale", [math.nan, math.inf, 0.0, -3.0])
-def test_a_scale_of_units_is_finite_and_above_0(scale: float) -> None:
-    message = f"`scale` must be finite and above 0, got {scale}. Leave it out where"
-    with pytest.raises(ValueError, match=message):
-        pathwise().warm_start(drawn(), scale=scale)
-
-
-def test_a_scale_that_leaves_no_finite_weights_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"`scale` must leave the mean's weights finite, got 1.*Gi"
-    ):
-        pathwise().warm_start(drawn(), scale=1.5e308)
-
-
-@pytest.mark.parametrize("scale", ["2", None, True])
-def test_a_scale_of_another_kind_is_refused(scale: Any) -> None:
-    with pytest.raises(TypeError, match=f"`scale` must be a number, got {type(scale).__name__}"):
+@pytest.mark.parametrize(
+    ("scale", "error", "message"),
+    [
+        *((scale, ValueError, "be finite and above 0, got") for scale in (math.nan, 0.0, -3.0)),
+        (1.5e308, ValueError, "leave the mean's weights finite, got 1.*Gi"),
+        *((scale, TypeError, "be a number, got") for scale in ("2", None, True)),
+    ],
+)
+def test_a_scale_of_units_is_a_number_that_leaves_finite_weights(
+    scale: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=f"`scale` must {message}"):
         pathwise().warm_start(drawn(), scale=scale)
 
 
@@ -435,27 +368,6 @@ def test_a_given_prior_is_conditioned() -> None:
         pathwise().paths(4, prior=prior)
 
 
-@pytest.mark.parametrize(
-    "acquisition",
-    [lambda m: qLogExpectedImprovement(m, Y.max()), lambda m: UpperConfidenceBound(m, beta=2.0)],
-    ids=["qLogEI", "UCB"],
-)
-def test_it_works_in_botorch_acquisition_functions(
-    acquisition: Callable[[PathwiseGP], Any],
-) -> None:
-    function = acquisition(pathwise())
-    batch = problems.uniform(4, 1, D)
-    torch.testing.assert_close(
-        function(batch), torch.cat([function(x.unsqueeze(0)) for x in batch])
-    )
-    bounds = torch.stack([torch.zeros(D), torch.ones(D)]).double()
-    candidate, value = optimize_acqf(
-        function, bounds, q=1, num_restarts=2, raw_samples=32, options={"seed": 0, "maxiter": 20}
-    )
-    assert candidate.shape == (1, D)
-    assert value >= function(problems.uniform(64, 1, D, seed=5)).max() - 0.1
-
-
 def test_a_joint_batch_of_points_is_optimised() -> None:
     torch.manual_seed(0)  # which starts BoTorch keeps of those that it tries
     function = qLogExpectedImprovement(
@@ -466,14 +378,6 @@ def test_a_joint_batch_of_points_is_optimised() -> None:
         function, bounds, q=3, num_restarts=2, raw_samples=8, options={"seed": 0, "maxiter": 5}
     )
     assert candidates.shape == (3, D) and (candidates[0] - candidates[1]).abs().max() > 1e-6
-
-
-def test_a_posterior_transform_is_applied() -> None:
-    model = pathwise()
-    transformed = model.posterior(
-        Z, posterior_transform=ScalarizedPosteriorTransform(torch.tensor([-1.0]).double())
-    )
-    torch.testing.assert_close(transformed.mean, -model.posterior(Z).mean)
 
 
 def test_a_single_output_has_any_number() -> None:
@@ -488,92 +392,37 @@ def spoiled(data: Tensor, value: float) -> Tensor:
     return data
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        (
-            {"train_X": spoiled(X, math.nan)},
-            ValueError,
-            r"`train_X` must be finite, got nan at index \(7, 0\)",
-        ),
-        (
-            {"train_Y": spoiled(Y, math.inf)},
-            ValueError,
-            r"`train_Y` must be finite, got inf at index \(7, 0\)",
-        ),
-        ({"train_X": X[:, 0]}, ValueError, r"`train_X` must have shape \(n, d\)"),
-        (
-            {"train_X": X.expand(2, N, D)},
-            ValueError,
-            r"`train_X` and `train_Y` must have the same batch shape, got \(2,\) and \(\)",
-        ),
-        (
-            {"train_X": X[:0], "train_Y": Y[:0]},
-            ValueError,
-            r"`train_X` must have shape .* with n, d ≥ 1, got \(0, 2\)",
-        ),
-        (
-            {"train_Y": Y[:, 0]},
-            ValueError,
-            r"`train_Y` must have shape \(n, m\) with m ≥ 1, got \(60,\). Use `.reshape\(-1, 1\)`",
-        ),
-        (
-            {"train_Y": Y[:-1]},
-            ValueError,
-            "`train_X` and `train_Y` must have the same number of rows, got 60 and 59",
-        ),
-        (
-            {"train_Y": Y.float()},
-            TypeError,
-            "`train_Y` must have the dtype of `train_X`, torch.float64, got torch.float32",
-        ),
-        ({"train_X": X.numpy()}, TypeError, "`train_X` must be a torch.Tensor, got ndarray"),
-        (
-            {"train_X": (10 * X).long()},
-            TypeError,
-            "`train_X` must have dtype float32 or float64, got torch.int64",
-        ),
-        (
-            {"train_Yvar": torch.full_like(Y, -0.5)},
-            ValueError,
-            "`train_Yvar` must be at least 0, got -0.5. Use 0 for exact data",
-        ),
-        ({"train_Yvar": YVAR[:5]}, ValueError, "`train_Yvar` must have the shape of `train_Y`"),
-        ({"train_Yvar": YVAR.float()}, TypeError, "`train_Yvar` must have the dtype of `train_Y`"),
-        ({"train_Yvar": spoiled(YVAR, math.nan)}, ValueError, "`train_Yvar` must be finite"),
-        (
-            {"solver": "cg"},
-            TypeError,
-            r"`solver` must be a Solver such as CG\(\), SDD\(\) or Cholesky\(\), got str 'cg'",
-        ),
-        ({"solver": CG}, TypeError, "`solver` must be a Solver"),
-        (
-            {"covar_module": "rbf"},
-            TypeError,
-            "`covar_module` must be a GPyTorch kernel .* got str 'rbf'",
-        ),
-        ({"num_paths": 0}, ValueError, "`num_paths` must be at least 1, got 0"),
-        ({"num_features": 0}, ValueError, "`num_features` must be at least 1"),
-        (
-            {"outcome_transform": Normalize(D)},
-            TypeError,
-            "`outcome_transform` must be an OutcomeTransform .* or None, got Normalize",
-        ),
-        (
-            {"covar_module": problems.matern(1.5, batch_shape=torch.Size([2]))},
-            ValueError,
-            (
-                r"`covar_module` must have no batch shape or that of the data and outputs, \(\),"
-                r" got \(2,\)"
-            ),
-        ),
-    ],
-)
-def test_bad_input_is_refused_by_name(
-    changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        PathwiseGP(**{"train_X": X, "train_Y": Y, **changes})
+def test_bad_input_is_refused_by_name() -> None:
+    def model(**changes: Any) -> PathwiseGP:
+        return PathwiseGP(**{"train_X": X, "train_Y": Y, **changes})
+
+    assert_refused(
+        TypeError,
+        model,
+        train_X=[X.numpy(), (10 * X).long()],
+        train_Y=[Y.float()],
+        train_Yvar=[YVAR.float()],
+        solver=["cg", CG],
+        covar_module=["rbf"],
+        outcome_transform=[Normalize(D)],
+    )
+    assert_refused(
+        ValueError,
+        model,
+        train_X=[spoiled(X, math.nan), X[:, 0]],
+        train_Y=[spoiled(Y, math.inf), Y[:, 0]],
+        train_Yvar=[torch.full_like(Y, -0.5), YVAR[:5], spoiled(YVAR, math.nan)],
+        covar_module=[problems.matern(1.5, batch_shape=torch.Size([2]))],
+        num_paths=[0],
+        num_features=[0],
+    )
+    for changes, message in (
+        ({"train_X": X.expand(2, N, D)}, r"the same batch shape, got \(2,\) and \(\)"),
+        ({"train_X": X[:0], "train_Y": Y[:0]}, r"with n, d ≥ 1, got \(0, 2\)"),
+        ({"train_Y": Y[:-1]}, "the same number of rows, got 60 and 59"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model(**changes)
 
 
 @pytest.mark.parametrize("solver", [None, CG()], ids=["exact", "paths"])

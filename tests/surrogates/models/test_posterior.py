@@ -60,19 +60,6 @@ def test_samples_are_drawn_from_as_many_normals_as_there_are_paths(model: Pathwi
     )
 
 
-def test_samples_have_the_posteriors_mean_and_covariance(model: PathwiseGP) -> None:
-    num_samples = 20_000
-    posterior = model.posterior(Z[0, 0])
-    base = problems.normal(num_samples, 64)
-    samples = posterior.rsample_from_base_samples(torch.Size([num_samples]), base).squeeze(-1)
-    covariance = posterior.distribution.covariance_matrix
-    variance = posterior.variance.squeeze(-1)
-    centred = samples - posterior.mean.squeeze(-1)
-    assert (centred.mean(0).abs() < 5 * (variance / num_samples).sqrt()).all()
-    bound = 5 * ((torch.outer(variance, variance) + covariance.square()) / num_samples).sqrt()
-    assert ((centred.T @ centred / num_samples - covariance).abs() < bound).all()
-
-
 def test_samples_at_more_points_than_paths_are_fine(model: PathwiseGP) -> None:
     X = problems.uniform(200, 2)
     samples = model.posterior(X).rsample(torch.Size([3]))

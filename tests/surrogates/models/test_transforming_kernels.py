@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -105,7 +106,7 @@ FITS: dict[str, Callable[[PathwiseGP], Any] | None] = {
 }
 # The judged fit takes seconds where a kernel has a network: once is enough
 CASES = [(name, how) for name in KERNELS for how in ("given", "brief")]
-CASES += [(name, "judged") for name in ("fewer", "as many", "own")]
+CASES += [("own", "judged"), pytest.param("fewer", "judged", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize(("name", "how"), CASES)
@@ -166,8 +167,9 @@ def test_paths_have_the_law_of_the_posterior(name: str) -> None:
     assert (ratio - 1.0).abs().max() < 5.0 * (2.0 / gp.num_paths) ** 0.5
 
 
-@pytest.mark.parametrize("name", DEEP)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*zip(DEEP, cycle([torch.float32, torch.float64]), strict=False)]
+)
 def test_paths_follow_neither_the_model_nor_other_points(name: str, dtype: torch.dtype) -> None:
     gp = model(name, dtype=dtype)
     paths = gp.paths(3)

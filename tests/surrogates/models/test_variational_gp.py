@@ -1,9 +1,8 @@
 """VariationalGP against the exact posterior where Z = X, and against GPyTorch's SVGP elsewhere."""
 
-import math
 from collections.abc import Callable
 from copy import deepcopy
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from torch import Tensor
 from surrogates import PathwiseGP, VariationalGP, fit_variational, gaussian_likelihood, memory
 from surrogates.rules import variational as rule
 from tests import problems
+from tests.refusals import assert_refused
 
 N = 60
 M = 12
@@ -154,22 +154,6 @@ def test_predictions_are_those_of_gpytorch(settings: Callable[[], dict[str, Any]
     torch.testing.assert_close(ours.mean, law.mean)
 
 
-def test_paths_have_the_moments_of_the_prediction() -> None:
-    num_paths = 4096
-    model = variational(num_paths=num_paths, num_features=1024)
-    mean, covariance = prediction(model, Q)
-    values = model(Q)
-    torch.testing.assert_close(values.mean, mean)
-    scale = covariance.diagonal().sqrt()
-    error = (values.covariance_matrix - covariance) / torch.outer(scale, scale)
-    assert error.abs().max() < 5 * math.sqrt(2 / num_paths)
-    paths = model.paths(num_paths, generator=torch.Generator().manual_seed(1))(Q)
-    offset = Y.mean()
-    units = Y.std()
-    deviation = ((paths - offset) / units).mean(0) - mean
-    assert (deviation.abs() / scale).max() < 5 / math.sqrt(num_paths)
-
-
 def test_more_inducing_points_raise_the_bound_up_to_the_evidence() -> None:
     bounds = [variational(inducing_points=X[:m]).elbo() for m in (5, 20, 40, N)]
     assert bounds == sorted(bounds) and bounds[0] < bounds[-1] - 1.0
@@ -180,15 +164,6 @@ def test_the_chunk_size_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     whole = variational().elbo()
     monkeypatch.setitem(memory.CHUNK_ENTRIES, "cpu", 7 * M)
     assert variational().elbo() == pytest.approx(whole)
-
-
-def test_float32_gives_the_same_bound_and_mean() -> None:
-    model = variational()
-    single = variational().float()
-    assert single.elbo() == pytest.approx(model.elbo(), rel=1e-3)
-    torch.testing.assert_close(
-        single.posterior(Q.float()).mean.double(), model.posterior(Q).mean, rtol=1e-3, atol=1e-3
-    )
 
 
 @each_noise
@@ -359,17 +334,6 @@ def test_the_posterior_of_batches_is_that_of_each_of_their_points() -> None:
         torch.testing.assert_close(covariance[i, j], expected, rtol=1e-6, atol=1e-9)
 
 
-def test_the_posterior_of_several_outputs_is_that_of_each() -> None:
-    both = torch.cat([Y, Y.flip(0)], 1)
-    pair = VariationalGP(X, both, inducing_points=Z)
-    points = problems.uniform(2, 4, D, seed=5)
-    posterior = pair.posterior(points)
-    for t in range(2):
-        alone = VariationalGP(X, both[:, t : t + 1], inducing_points=Z).posterior(points)
-        torch.testing.assert_close(posterior.mean[..., t : t + 1], alone.mean)
-        torch.testing.assert_close(posterior.variance[..., t : t + 1], alone.variance)
-
-
 def test_the_posterior_is_differentiable() -> None:
     model = small_noise(covar_module=problems.scaled(problems.matern(2.5, 0.4), 1.3))
     points = Q[:3].clone().requires_grad_()
@@ -397,12 +361,6 @@ def test_variances_at_many_points_take_no_matrix_of_them(monkeypatch: pytest.Mon
         torch.testing.assert_close(
             variance[:5], model.posterior(inputs[:5], observation_noise=noise).variance
         )
-
-
-def test_float32_variances_are_those_of_float64() -> None:
-    double = small_noise().posterior(Q).variance
-    single = small_noise().float().posterior(Q.float()).variance
-    torch.testing.assert_close(single.double(), double, rtol=0.01, atol=0.0)
 
 
 def test_float32_laws_of_close_inducing_points_are_those_of_float64() -> None:
@@ -521,15 +479,6 @@ def test_a_warm_start_changes_nothing() -> None:
     )
 
 
-def test_paths_drawn_before_a_change_stay_as_they_were() -> None:
-    model = variational()
-    paths = model.paths(3)
-    before = paths(Q)
-    model.inducing_points.add_(0.3)
-    model.covar_module.outputscale = 0.1
-    assert torch.equal(paths(Q), before)
-
-
 @pytest.mark.parametrize("fitted", [False, True], ids=["closed-form", "fitted"])
 def test_transforms_are_respected(fitted: bool) -> None:
     lower = torch.tensor([-3.0, 5.0]).double()
@@ -555,22 +504,8 @@ def test_transforms_are_respected(fitted: bool) -> None:
     torch.testing.assert_close(moved.inducing_points, plain.inducing_points)
 
 
-def test_inducing_points_are_chosen_among_the_transformed_inputs() -> None:
-    transform = Normalize(D)
-    model = VariationalGP(
-        100 + 50 * X, Y, **one_noise(), inducing_points=M, input_transform=transform
-    )
-    assert model.inducing_points.shape == (M, D)
-    assert model.inducing_points.min() >= 0 and model.inducing_points.max() <= 1
-    assert torch.equal(model.inducing_points, deepcopy(model).inducing_points)
-    assert len(variational(inducing_points=1024).inducing_points) == N
-
-
-@pytest.mark.parametrize("fitted", [False, True], ids=["closed-form", "fitted"])
-def test_a_copy_and_a_loaded_state_have_the_same_posterior(fitted: bool) -> None:
-    model = variational()
-    if fitted:
-        fit_variational(model, num_steps=20)
+def test_a_copy_and_a_loaded_state_have_the_posterior_that_was_fitted() -> None:
+    model = fit_variational(variational(), num_steps=20)
     expected = model.posterior(Q)
     loaded = variational(
         inducing_points=5, covar_module=problems.scaled(problems.matern(1.5, 0.9), 0.5)
@@ -600,63 +535,7 @@ def test_a_fit_that_diverges_leaves_the_model_as_it_was(
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        (
-            {"inducing_points": problems.uniform(N + 1, D)},
-            ValueError,
-            "`inducing_points` must be at most n = 60, got m = 61",
-        ),
-        (
-            {"inducing_points": Z[:0]},
-            ValueError,
-            r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(0, 2\)",
-        ),
-        (
-            {"inducing_points": Z[:, :1]},
-            ValueError,
-            r"`inducing_points` must have shape \(m, 2\) with m ≥ 1, got \(12, 1\)",
-        ),
-        ({"inducing_points": Z[0]}, ValueError, r"`inducing_points` must have shape .* got \(2,\)"),
-        ({"inducing_points": Z / 0}, ValueError, "`inducing_points` must be finite"),
-        (
-            {"inducing_points": Z.float()},
-            TypeError,
-            "`inducing_points` must have the dtype of `train_X`",
-        ),
-        ({"inducing_points": 0}, ValueError, "`inducing_points` must be at least 1, got 0"),
-        ({"inducing_points": 2.5}, TypeError, "`inducing_points` must be an int, got float"),
-        (
-            {"inducing_points": M, "inducing_method": "best"},
-            ValueError,
-            "`inducing_method` must be one of k-means, random, .* got 'best'",
-        ),
-        ({"num_paths": 0}, ValueError, "`num_paths` must be at least 1"),
-    ],
-)
-def test_bad_input_is_refused_by_name(
-    changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        variational(**changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"model": PathwiseGP(X, Y)}, TypeError, "`model` must be a VariationalGP, got PathwiseGP"),
-        ({"num_steps": 0}, ValueError, "`num_steps` must be at least 1, got 0"),
-        ({"batch_size": 0}, ValueError, "`batch_size` must be at least 1, got 0"),
-        (
-            {"learning_rate": -0.1},
-            ValueError,
-            "`learning_rate` must be finite and above 0, got -0.1",
-        ),
-    ],
-)
-def test_a_bad_fit_is_refused_by_name(
-    changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        fit_variational(**{"model": variational(), **changes})
+def test_a_bad_fit_is_refused_by_name() -> None:
+    assert_refused(TypeError, fit_variational, model=[PathwiseGP(X, Y)])
+    fit = partial(fit_variational, variational())
+    assert_refused(ValueError, fit, num_steps=[0], batch_size=[0], learning_rate=[-0.1])
