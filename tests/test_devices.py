@@ -397,7 +397,7 @@ class TestDefaultDevice:
         with device:
             torch.testing.assert_close(found(), expected)
 
-    @pytest.mark.parametrize("strategy", ["auto", "thompson"])
+    @pytest.mark.parametrize("strategy", [pytest.param("auto", marks=pytest.mark.slow), "thompson"])
     def test_studies(self, device: torch.device, strategy: str) -> None:
         def asked() -> list[Any]:
             space = Space(x=Float(0, 1), y=Float(1, 2))

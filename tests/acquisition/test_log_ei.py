@@ -266,17 +266,14 @@ def test_joint_draws_have_the_covariance_of_the_posterior_at_any_output_scale(
 
 
 @SCALES
-@pytest.mark.parametrize("noise", [1e-8, 1e-4], ids=["little-noise", "noise"])
-def test_a_batch_is_chosen_at_any_output_scale_beside_points_that_repeat(
-    scale: float, noise: float
-) -> None:
+def test_a_batch_is_chosen_at_any_output_scale_beside_points_that_repeat(scale: float) -> None:
     X = problems.uniform(25, 2)
     Y = scale**0.5 * torch.sin(4.0 * X.sum(1, keepdim=True))
     model = PathwiseGP(
         X,
         Y,
         covar_module=problems.scaled(problems.matern(2.5, 20.0), scale).double(),
-        likelihood=gaussian_likelihood(noise),
+        likelihood=gaussian_likelihood(1e-8),
         outcome_transform=None,
     )
     pending = torch.cat([X[:4], X[:2], torch.full((3, 2), 0.5)]).double()

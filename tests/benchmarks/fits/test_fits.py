@@ -225,9 +225,8 @@ def test_choices_stand_in_for_those_of_a_preset() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("preset", "choices", "message"),
-    [
+def test_bad_choices_are_refused_by_name() -> None:
+    for preset, choices, message in (
         ("recovery", {"data": ["bike"]}, "`data` does not go with the benchmark recovery"),
         ("recovery", {"methods": ["adam"]}, "`method` must be one of nearest, .*, got 'adam'"),
         ("recovery", {"seeds": []}, "`seeds` must hold at least one seed"),
@@ -243,13 +242,9 @@ def test_choices_stand_in_for_those_of_a_preset() -> None:
             "`kernel` must be one of linear, gaussian, got 'cubic'",
         ),
         ("batch-sizes", {"batch_sizes": [1]}, "`batch_size` must be at least 2, got 1"),
-    ],
-)
-def test_bad_choices_are_refused_by_name(
-    preset: str, choices: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        FIT_PRESETS[preset].cells(**choices)
+    ):
+        with pytest.raises(ValueError, match=message):
+            FIT_PRESETS[preset].cells(**choices)
 
 
 def test_more_points_than_a_data_set_has_are_refused(data_dir: Path) -> None:

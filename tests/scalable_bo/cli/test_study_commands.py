@@ -277,32 +277,13 @@ def test_a_check_refuses_points_that_cannot_be_evaluated(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "difference"),
-    [
-        ("maximize = true", "maximize = false", "  direction: stored maximize, given minimize\n"),
-        (
-            "high = 1.0",
-            "high = 2.0",
-            (
-                "  parameter `x`: stored Float(low=0.0, high=1.0, log=False), given Float(low=0.0,"
-                " high=2.0, log=False)\n"
-            ),
-        ),
-    ],
-)
-def test_another_space_or_direction_is_refused_with_the_difference(
-    file: Path,
-    old: str,
-    new: str,
-    difference: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_another_direction_is_refused_with_the_difference(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(monkeypatch, "ask", str(file)) == 0
-    change(file, old, new)
+    change(file, "maximize = true", "maximize = false")
     assert call(monkeypatch, "run", str(file)) == 2
-    assert difference in capsys.readouterr().err
+    assert "  direction: stored maximize, given minimize\n" in capsys.readouterr().err
 
 
 def test_points_go_out_and_values_come_in_as_lines(
@@ -434,31 +415,27 @@ def test_the_commands_take_the_url_of_a_database_and_a_name(
         assert "Give a TOML file with `study.storage`" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "postgresql+psycopg://user:secret@localhost:1/database",
-        "postgresql://user:secret@localhost:port/database",
-        "postgresql+nothing://user:secret@localhost/database",
-        "oracle://user:secret@localhost/database",
-        "postgresql:://user:secret@localhost/database",
-    ],
-)
 @pytest.mark.parametrize("command", ["ask", "check", "repair", "report", "run", "serve", "status"])
 def test_no_command_prints_a_password(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     command: str,
-    url: str,
 ) -> None:
     name = [] if command in ("check", "run") else ["--name", "tuning"]
     file = ["--token-file", str(tmp_path / "token")] if command == "serve" else []
-    assert call(monkeypatch, command, url, *name, *file) in (1, 2)
-    said = capsys.readouterr()
-    assert said.err
-    assert "secret" not in said.err + said.out
-    assert "Traceback" not in said.err
+    for url in (
+        "postgresql+psycopg://user:secret@localhost:1/database",
+        "postgresql://user:secret@localhost:port/database",
+        "postgresql+nothing://user:secret@localhost/database",
+        "oracle://user:secret@localhost/database",
+        "postgresql:://user:secret@localhost/database",
+    ):
+        assert call(monkeypatch, command, url, *name, *file) in (1, 2)
+        said = capsys.readouterr()
+        assert said.err
+        assert "secret" not in said.err + said.out
+        assert "Traceback" not in said.err
 
 
 SEVERAL = """
@@ -550,9 +527,12 @@ def test_outcomes_come_in_one_by_one_and_are_shown_as_pending(
     assert status()["partial"] == {}
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
+def test_lines_that_tell_nothing_are_refused_and_nothing_is_told(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "ask", str(file)) == 0
+    answers = file.parent / "answers"
+    for line, message in (
         ("garbage", "Line 1 must be JSON, got b'garbage"),
         ("[" * 100_000, "Line 1 must be JSON"),
         ("[1]", "Line 1 must be an object with an `id`, a whole number"),
@@ -561,34 +541,14 @@ def test_outcomes_come_in_one_by_one_and_are_shown_as_pending(
         ('{"id": true, "value": 1}', "Line 1 must be an object with an `id`"),
         ('{"id": 0}', "Line 1 must have either `value` or `error`"),
         ('{"id": 0, "value": 1, "error": "x"}', "Line 1 must have either `value` or `error`"),
-        (
-            '{"id": 0, "vaule": 1}',
-            "Line 1 must have `id`, `value` or `error`, and `noise`, got `vaule`",
-        ),
+        ('{"id": 0, "vaule": 1}', "Line 1 must have `id`, `value` or `error`, and `noise`, got"),
         ('{"id": 9, "value": 1}', "`ids` must have been asked, got unknown 9"),
-        ('{"id": 0, "value": 1}\n{"id": 0, "value": 2}', "`ids` must be distinct, got 0 twice"),
-        ('{"id": 0, "value": 1, "noise": "much"}', "`noise` must be numbers"),
-        (
-            '{"id": 0, "value": [1.5, 0.1]}',
-            "`values` must have shape (n,), got (1, 2). Give one number for each point",
-        ),
-        ('{"id": 0, "value": {"value": 1.5}}', "The value of point 0 must be one number"),
-        ('{"id": 0, "value": 1' + 400 * "0" + "}", "The value of point 0 must be at most 1.8e+308"),
+        ('{"id": 0, "value": [1.5, 0.1]}', "`values` must have shape (n,), got (1, 2). Give one"),
         ("x" * (2**20 + 1), "Line 1 must have at most 1048576 bytes"),
-    ],
-)
-def test_lines_that_tell_nothing_are_refused_and_nothing_is_told(
-    line: str,
-    message: str,
-    file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert call(monkeypatch, "ask", str(file)) == 0
-    answers = file.parent / "answers"
-    answers.write_text(f"{line}\n")
-    assert call(monkeypatch, "tell", str(file), str(answers)) == 2
-    assert message in capsys.readouterr().err
+    ):
+        answers.write_text(f"{line}\n")
+        assert call(monkeypatch, "tell", str(file), str(answers)) == 2
+        assert message in capsys.readouterr().err
     assert call(monkeypatch, "status", str(file), "--json") == 0
     assert json.loads(capsys.readouterr().out)["num_pending"] == 1
 
@@ -606,143 +566,64 @@ def test_any_results_are_read_or_refused(content: bytes, tmp_path: Path) -> None
         assert str(error).startswith("Line ")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (
-            "seed = 3",
-            "sede = 3",
-            r"`study.sede` is not known. Did you mean `seed`\? Known are path, storage",
-        ),
-        ("[run]", "[rnu]", r"`rnu` is not known. Did you mean `run`\? Known are study, space"),
-        ("maximize = true", "", "`study.maximize` must be given"),
-        (
-            "maximize = true",
-            "maximize = 'yes'",
-            "`study.maximize`: Input should be a valid boolean, got 'yes'",
-        ),
-        ("seed = 3", "seed = '3'", "`study.seed`: Input should be a valid integer, got '3'"),
-        (
-            "seed = 3",
-            "seed = -3",
-            "`study.seed`: Input should be greater than or equal to 0, got -3",
-        ),
-        ("batch = 5", "batch = 5.5", "`run.batch`: Input should be a valid integer"),
-        (
-            "batch = 5",
-            "batch = 0",
-            "`run.batch`: Input should be greater than or equal to 1, got 0",
-        ),
-        (
-            '"none"',
-            '"thread"',
-            (
-                "`run.executor`: Input should be 'threads', 'processes', 'dask' or 'none', got"
-                " 'thread'"
-            ),
-        ),
-        (
-            '"float"',
-            '"floot"',
-            r"`space.x.type` must be float, int, categorical, got 'floot'. Did you mean `float`\?",
-        ),
-        (
-            "high = 1.0",
-            "hihg = 1.0",
-            r"`space.x.high` must be given.\n.*`space.x.hihg` is not known. Did you mean `high`\?",
-        ),
-        ("high = 1.0", "high = -1.0", "`low` must be below `high`"),
-        ("high = 1.0", "high = inf", "`space.x`: `high` must be finite, got inf"),
-        ("high = 1.0", f"high = 1{'0' * 400}", "`space.x`: `high` must be finite, got a huge int"),
-        ("high = 64", "high = 64.5", "`space.n`: `high` must be an int, got 64.5"),
-        ("log = true", "log = 1", "`space.n`: `log` must be True or False, got 1"),
-        (
-            '"float"',
-            '["float"]',
-            r"`space.x.type` must be float, int, .*, got \['float'\]",
-        ),
-        (
-            'fixed = "yes"',
-            "fixed = [1]",
-            (
-                r"Parameter `fixed` must be a `Float`, `Int`, `Categorical` or a fixed value, got"
-                r" \[1\]"
-            ),
-        ),
-        (
-            "{ n = 1 }",
-            "{ m = 1 }",
-            "A constraint must be on parameters that vary, x, n, kind, got `m`",
-        ),
-        ("at_most", "atmost", r"`constraints.0.atmost` is not known. Did you mean `at_most`\?"),
-        (
-            "coefficients = { n = 1 }\nat_most = 32",
-            "",
-            "`constraints.0`: .* must have either `coefficients` with limits, or `function`",
-        ),
-        (
-            "coefficients = { n = 1 }",
-            'function = "objective_of_the_test:fits"',
-            "`constraints.0`: .*`at_most` go with `coefficients`",
-        ),
-        (
-            LINEAR,
-            'function = "objective_of_the_test"',
-            "`constraints.0.function` must be \"module:function\", got 'objective_of_the_test'",
-        ),
-        (
-            LINEAR,
-            'function = "objective_of_the_test:missing"',
-            "`constraints.0.function` must be importable.*missing",
-        ),
-        (
-            LINEAR,
-            'function = "objective_of_the_test:__name__"',
-            "`constraints.0.function` must be a function, got .*which is str",
-        ),
-        (
-            '"objective_of_the_test:score"',
-            '"objective_of_the_test"',
-            "`objective.function`: String should match pattern",
-        ),
-        (
-            '"objective_of_the_test:score"',
-            '"objective_of_the_test:missing"',
-            "`objective.function` must be importable.*missing",
-        ),
-        (
-            '"objective_of_the_test:score"',
-            '"nowhere_at_all:score"',
-            "`objective.function` must be importable.*No module named",
-        ),
-        (
-            '"objective_of_the_test:score"',
-            '"objective_of_the_test:__name__"',
-            "must be a function, got .*which is str",
-        ),
-        (
-            'function = "',
-            'command = "run"\nfunction = "',
-            "`objective` must have either `function`.*or `command`",
-        ),
-        (
-            'executor = "none"',
-            'executor = "none"\nasynchronous = true',
-            '`run.asynchronous` needs an executor.*got `executor` = "none"',
-        ),
-        (
-            'executor = "none"',
-            'callbacks = ["objective_of_the_test:missing"]',
-            "`run.callbacks.0` must be importable.*missing",
-        ),
-        ('executor = "none"', 'executor = "process"', "got 'process'. Did you mean `processes`"),
-        ('executor = "none"', 'callbacks = ["watch"]', "`run.callbacks.0`: String should match"),
-        ('executor = "none"', "seconds = 0", "`run.seconds`: Input should be greater than 0"),
-        ("[study]", "[study", "study.toml is no TOML"),
-        ("[study]", "x = " + "[" * 10_000, "study.toml is no TOML"),
-        ("[study]", "#" * MAX_BYTES + "\n[study]", f"must have at most {MAX_BYTES} bytes"),
-    ],
-)
+SCORE = '"objective_of_the_test:score"'
+WRONG = [
+    ("seed = 3", "sede = 3", r"`study.sede` is not known. Did you mean `seed`\? Known are path, "),
+    ("[run]", "[rnu]", r"`rnu` is not known. Did you mean `run`\? Known are study, space"),
+    ("maximize = true", "", "`study.maximize` must be given"),
+    ("seed = 3", "seed = '3'", "`study.seed`: Input should be a valid integer, got '3'"),
+    ("batch = 5", "batch = 0", "`run.batch`: Input should be greater than or equal to 1, got 0"),
+    (
+        '"float"',
+        '"floot"',
+        r"`space.x.type` must be float, int, cat.*floot'. Did you mean `float`\?",
+    ),
+    (
+        "high = 1.0",
+        "hihg = 1.0",
+        r"`space.x.high` must be given.\n.*`space.x.hihg` is not known. Did you mean `high`\?",
+    ),
+    ("high = 1.0", f"high = 1{'0' * 400}", "`space.x`: `high` must be finite, got a huge int"),
+    ('"float"', '["float"]', r"`space.x.type` must be float, int, .*, got \['float'\]"),
+    ('fixed = "yes"', "fixed = [1]", r"Parameter `fixed` must be a .* or a fixed value, got \[1\]"),
+    ("{ n = 1 }", "{ m = 1 }", "A constraint must be on parameters that vary, .*, got `m`"),
+    ("at_most", "atmost", r"`constraints.0.atmost` is not known. Did you mean `at_most`\?"),
+    (LINEAR, "", "`constraints.0`: .* must have either `coefficients` with limits, or `function`"),
+    (
+        "coefficients = { n = 1 }",
+        'function = "objective_of_the_test:fits"',
+        "`constraints.0`: .*`at_most` go with `coefficients`",
+    ),
+    (LINEAR, 'function = "objective"', '`constraints.0.function` must be "module:function"'),
+    (LINEAR, 'function = "math:none"', "`constraints.0.function` must be importable.*none"),
+    (LINEAR, 'function = "math:pi"', "`constraints.0.function` must be a function, .* is float"),
+    (SCORE, '"objective"', "`objective.function`: String should match pattern"),
+    (SCORE, '"objective_of_the_test:none"', "`objective.function` must be importable.*none"),
+    (SCORE, '"nowhere:score"', "`objective.function` must be importable.*No module named"),
+    (SCORE, '"math:pi"', "must be a function, got .*which is float"),
+    (
+        'function = "',
+        'command = "run"\nfunction = "',
+        "`objective` must have either `function`.*or `command`",
+    ),
+    (
+        'executor = "none"',
+        'executor = "none"\nasynchronous = true',
+        '`run.asynchronous` needs an executor.*got `executor` = "none"',
+    ),
+    (
+        'executor = "none"',
+        'callbacks = ["math:none"]',
+        "`run.callbacks.0` must be importable.*none",
+    ),
+    ('executor = "none"', 'executor = "process"', "got 'process'. Did you mean `processes`"),
+    ("[study]", "[study", "study.toml is no TOML"),
+    ("[study]", "x = " + "[" * 10_000, "study.toml is no TOML"),
+    ("[study]", "#" * MAX_BYTES + "\n[study]", f"must have at most {MAX_BYTES} bytes"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), WRONG)
 def test_a_wrong_configuration_is_refused_with_the_place_and_the_nearest_name(
     file: Path,
     old: str,

@@ -58,6 +58,7 @@ def make(space: Any = SPACE, path: Path | None = None) -> Study:
 
 
 EXECUTORS: list[Callable[[], Executor] | None] = [None, threads, processes]
+WAYS = [(None, False), (threads, 2), (processes, False)]
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -225,9 +226,8 @@ class Measured:
         raise TypeError("no number alone: use nominal_value")
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_a_value_of_several_numbers_is_refused_with_what_to_tell() -> None:
+    for value in (
         (1.0, 0.1),
         [1.0, 0.1],
         ([1.0, 0.1],),
@@ -237,36 +237,29 @@ class Measured:
         torch.tensor([[1.0, 0.1]]),
         pd.Series([1.0, 0.1]),
         Measured(),
-    ],
-)
-def test_a_value_of_several_numbers_is_refused_with_what_to_tell(value: Any) -> None:
-    with pytest.raises(
-        AnswerError, match="(?s)The value of point 7 must be one number, got .* alone"
     ):
-        Evaluation.of(7, value)
-    with pytest.raises(AnswerError, match="The value of point 7 for 'b' must be one number, got"):
-        Evaluation.of(7, {"a": 1.0, "b": value}, ("a", "b"))
+        with pytest.raises(AnswerError, match="(?s)value of point 7 must be one number, .* alone"):
+            Evaluation.of(7, value)
+        with pytest.raises(AnswerError, match="value of point 7 for 'b' must be one number, got"):
+            Evaluation.of(7, {"a": 1.0, "b": value}, ("a", "b"))
 
 
-@pytest.mark.parametrize("value", [10**400, -(10**400), Fraction(10**400), Decimal("1e400")])
-def test_a_number_beyond_those_of_a_float_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="must be at most 1.8e\\+308 in size, got a larger"):
-        Evaluation.of(7, value)
+def test_a_number_beyond_those_of_a_float_is_refused() -> None:
+    for value in (10**400, -(10**400), Fraction(10**400), Decimal("1e400")):
+        with pytest.raises(ValueError, match="must be at most 1.8e\\+308 in size, got a larger"):
+            Evaluation.of(7, value)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [None, "1.5", b"1.5", 1j, pd.NA, pd.NaT, np.ma.masked, np.array("1.5"), [], {}, object()],
-)
-def test_what_holds_no_number_is_a_failure(value: Any) -> None:
-    assert Evaluation.of(7, value).failure
-    assert Evaluation.of(7, (value, 1.0), ("a", "b")).further == (1.0,)
-    assert Evaluation.of(7, (value, 1.0), ("a", "b")).failure is None
-    assert Evaluation.of(7, (value, value), ("a", "b")).failure
+def test_what_holds_no_number_is_a_failure() -> None:
+    texts = (None, "1.5", b"1.5", np.array("1.5"))
+    for value in (*texts, 1j, pd.NA, pd.NaT, np.ma.masked, [], {}, object()):
+        assert Evaluation.of(7, value).failure
+        assert Evaluation.of(7, (value, 1.0), ("a", "b")).further == (1.0,)
+        assert Evaluation.of(7, (value, 1.0), ("a", "b")).failure is None
+        assert Evaluation.of(7, (value, value), ("a", "b")).failure
 
 
-@pytest.mark.parametrize("asynchronous", [False, 2])
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize(("executor", "asynchronous"), WAYS)
 def test_an_objective_with_a_deviation_beside_its_value_ends_the_run_at_once(
     executor: Callable[[], Executor] | None, asynchronous: bool | int
 ) -> None:
@@ -277,15 +270,14 @@ def test_an_objective_with_a_deviation_beside_its_value_ends_the_run_at_once(
             rounds=2,
             batch=4,
             executor=executor,
-            asynchronous=asynchronous if executor else False,
+            asynchronous=asynchronous,
             progress=False,
         )
     assert study.num_failed == 0
     assert study.pending.ids
 
 
-@pytest.mark.parametrize("asynchronous", [False, 2])
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize(("executor", "asynchronous"), WAYS)
 def test_an_unknown_outcome_ends_the_run_and_what_was_told_is_kept(
     executor: Callable[[], Executor] | None, asynchronous: bool | int, tmp_path: Path
 ) -> None:
@@ -299,7 +291,7 @@ def test_an_unknown_outcome_ends_the_run_and_what_was_told_is_kept(
             rounds=1,
             batch=8,
             executor=executor,
-            asynchronous=asynchronous if executor else False,
+            asynchronous=asynchronous,
             progress=False,
         )
     with Study(SPACE, path=tmp_path, **options) as study:

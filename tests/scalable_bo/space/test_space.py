@@ -5,7 +5,6 @@ import math
 import tomllib
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -196,9 +195,8 @@ def test_tables_hold_plain_values_alone() -> None:
     assert type(space.params["n"].high) is int
 
 
-@pytest.mark.parametrize(
-    ("tables", "message"),
-    [
+def test_tables_of_no_space_are_refused() -> None:
+    for tables, message in (
         ({"parameters": {}}, "`space.version` must be given"),
         ({"version": 2, "parameters": {}}, "must have the `version` 1, got 2. Install"),
         ({"version": 1, "params": {}}, "`space.params` is not known. Did you mean `parameters`"),
@@ -223,11 +221,9 @@ def test_tables_hold_plain_values_alone() -> None:
             {"version": 1, "parameters": {}, "constraints": ["x < 1"]},
             "`constraints.0`: a constraint must have either `coefficients`",
         ),
-    ],
-)
-def test_tables_of_no_space_are_refused(tables: dict[str, Any], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        Space.from_dict(tables)
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            Space.from_dict(tables)
 
 
 @given(st.data())
@@ -280,9 +276,8 @@ def test_all_points_of_a_finite_space_are_listed() -> None:
     assert MIXED.num_points == math.inf
 
 
-@pytest.mark.parametrize(
-    ("constraint", "params", "met"),
-    [
+def test_constraints_mean_what_they_say() -> None:
+    for constraint, params, met in (
         (LinearConstraint({"a": 1.0, "n": -2.0}, at_least=0.0), {"a": 4.0, "n": 2}, True),
         (LinearConstraint({"a": 1.0, "n": -2.0}, at_least=0.0), {"a": 3.9, "n": 2}, False),
         (LinearConstraint({"a": 0.1, "b": 0.2}, at_most=0.3), {"a": 1.0, "b": 1.0}, True),
@@ -299,19 +294,14 @@ def test_all_points_of_a_finite_space_are_listed() -> None:
         (lambda p: p["a"] - p["n"], {"a": 3.0, "n": 3}, True),
         (lambda p: p["a"] - p["n"], {"a": 2.0, "n": 3}, False),
         (lambda p: np.bool_(p["fixed"] == "yes"), {}, True),
-    ],
-)
-def test_constraints_mean_what_they_say(
-    constraint: Any, params: dict[str, float], met: bool
-) -> None:
-    space = Space(constraint, a=Float(0.0, 5.0), b=Float(0.0, 5.0), n=Int(1, 9), fixed="yes")
-    X = space.from_dicts([{"a": 1.0, "b": 1.0, "n": 1} | params])
-    assert space.feasible(X).tolist() == [met]
+    ):
+        space = Space(constraint, a=Float(0.0, 5.0), b=Float(0.0, 5.0), n=Int(1, 9), fixed="yes")
+        X = space.from_dicts([{"a": 1.0, "b": 1.0, "n": 1} | params])
+        assert space.feasible(X).tolist() == [met]
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
+def test_impossible_spaces_are_refused() -> None:
+    for make, error, message in (
         (lambda: Int(1, 1), ValueError, "`low` must be below `high`, got low = 1 and high = 1"),
         (
             lambda: Int(0, 3, log=True),
@@ -413,16 +403,13 @@ def test_constraints_mean_what_they_say(
             TypeError,
             r"`coefficients\['a'\]` must be a number, got '1'",
         ),
-    ],
-)
-def test_impossible_spaces_are_refused(make: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        make()
+    ):
+        with pytest.raises(error, match=message):
+            make()
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
+def test_values_that_are_none_of_their_parameter_are_named() -> None:
+    for changed, message in (
         ({"width": 65}, "`width` must be an integer between 1 and 64, got 65.0 in row 1"),
         ({"width": 2.5}, "`width` must be an integer between 1 and 64, got 2.5 in row 1"),
         ({"kind": "c"}, "`kind` must be one of 'a', 'b', True, got 'c' in row 1"),
@@ -430,36 +417,27 @@ def test_impossible_spaces_are_refused(make: Any, error: type[Exception], messag
         ({"lr": "0.1"}, "`lr` must be between 0.001 and 1.0, got '0.1' in row 1"),
         ({"lr": True}, "`lr` must be between 0.001 and 1.0, got True in row 1"),
         ({"epochs": 11}, "`epochs` is fixed to 10, got 11 in row 1"),
-    ],
-)
-def test_values_that_are_none_of_their_parameter_are_named(
-    changed: dict[str, Any], message: str
-) -> None:
-    good = {"lr": 0.1, "width": 2, "kind": "a", "epochs": 10}
-    with pytest.raises(ValueError, match=message):
-        MIXED.encode([good, good | changed])
+    ):
+        good = {"lr": 0.1, "width": 2, "kind": "a", "epochs": 10}
+        with pytest.raises(ValueError, match=message):
+            MIXED.encode([good, good | changed])
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
+def test_cells_that_are_none_of_their_parameter_are_named() -> None:
+    for changed, message in (
         ({"width": 65}, "`width` must be an integer between 1 and 64, got .*65.* in row 8"),
         ({"width": None}, "`width` must be an integer between 1 and 64, got .*nan.* in row 8"),
         ({"kind": "c"}, "`kind` must be one of 'a', 'b', True, got 'c' in row 8"),
         ({"kind": None}, "`kind` must be one of 'a', 'b', True, got .* in row 8"),
         ({"epochs": 11}, "`epochs` is fixed to 10, got .*11.* in row 8"),
-    ],
-)
-def test_cells_that_are_none_of_their_parameter_are_named(
-    changed: dict[str, Any], message: str
-) -> None:
-    good = {"lr": 0.1, "width": 2, "kind": "a", "epochs": 10}
-    with pytest.raises(ValueError, match=message):
-        MIXED.from_frame(pd.DataFrame([good, good | changed]), first_row=7)
-    with pytest.raises(
-        ValueError, match="The data must have the columns lr, width, kind, got none for kind"
     ):
-        MIXED.from_frame(pd.DataFrame([good]).drop(columns="kind"))
+        good = {"lr": 0.1, "width": 2, "kind": "a", "epochs": 10}
+        with pytest.raises(ValueError, match=message):
+            MIXED.from_frame(pd.DataFrame([good, good | changed]), first_row=7)
+        with pytest.raises(
+            ValueError, match="The data must have the columns lr, width, kind, got none for kind"
+        ):
+            MIXED.from_frame(pd.DataFrame([good]).drop(columns="kind"))
 
 
 def test_a_column_that_is_there_twice_is_named() -> None:

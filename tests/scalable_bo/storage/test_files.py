@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -64,15 +64,16 @@ def make_folder(path: Path, precious: Path) -> None:
     path.mkdir()
 
 
-@pytest.mark.parametrize("replace", [link, name_again, link_to_nothing, make_pipe, make_folder])
 @pytest.mark.parametrize("name", [*NAMES, *NAMES_OF_REPAIR])
 def test_what_stands_in_the_place_of_a_file_is_neither_followed_nor_waited_for(
-    tmp_path: Path, whole: Path, name: str, replace: Callable[[Path, Path], None]
+    tmp_path: Path, whole: Path, name: str
 ) -> None:
     precious = tmp_path / "precious"
     precious.write_bytes(PRECIOUS)
     folder = tmp_path / "study"
-    for act in (restore,) if name in NAMES_OF_REPAIR else (use, read_snapshot, restore):
+    acts = (restore,) if name in NAMES_OF_REPAIR else (use, read_snapshot, restore)
+    replacements = (link, name_again, link_to_nothing, make_pipe, make_folder)
+    for act, replace in product(acts, replacements):
         shutil.copytree(whole, folder)
         if act is restore:
             (folder / "study.sqlite").write_bytes(b"no database")

@@ -167,9 +167,8 @@ ACCEPTED = "`pool` must be the path of a Parquet or CSV file, a DataFrame, .* go
 POINT = [1.0, 2.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
+def test_what_holds_no_points_is_refused_with_what_is_accepted() -> None:
+    for source, message in (
         ({"x": [0.1, 0.2], "k": [1, 2], "kind": ["a", "b"]}, f"{ACCEPTED} dict. Of a dict of col"),
         ([POINT, POINT], f"{ACCEPTED} float in a list. Make points a 2-D array"),
         (iter([POINT]), f"{ACCEPTED} float in a list"),
@@ -182,11 +181,9 @@ POINT = [1.0, 2.0, 0.0]
         ([[["pool.csv"]]], f"{ACCEPTED} str in a list"),
         (np.zeros((2, 3), dtype=object), "dense arrays of real numbers, got object"),
         (torch.zeros(2, 3).to_sparse(), "dense arrays of real numbers, got torch.sparse_coo"),
-    ],
-)
-def test_what_holds_no_points_is_refused_with_what_is_accepted(source: Any, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        Pool(SPACE, source)
+    ):
+        with pytest.raises(TypeError, match=message):
+            Pool(SPACE, source)
 
 
 def test_a_vector_is_no_pool() -> None:

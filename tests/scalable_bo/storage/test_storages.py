@@ -232,13 +232,13 @@ def test_a_study_that_is_opened_for_every_step_is_one_that_never_closed(
 
     options: dict[str, Any] = {"maximize": True, "seed": 3, "num_initial": 4, "sampler": QUICK}
     never_closed = Study(SPACE, **options)
-    for _ in range(4):
+    for _ in range(3):
         step(never_closed)
         with Study(SPACE, storage=reopen(), **options) as study:
             step(study)
     study = Study(SPACE, storage=reopen(), **options)
     assert timeless(study).equals(timeless(never_closed))
-    assert study.num_asks == 4
+    assert study.num_asks == 3
     assert study.model is None
     with pytest.raises(ValueError, match="made with other settings:\n  seed: stored 3, given 4"):
         Study(SPACE, storage=reopen(), **options | {"seed": 4})

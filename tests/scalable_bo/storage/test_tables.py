@@ -160,22 +160,21 @@ def bits(tensor: torch.Tensor) -> list[Any]:
     return tensor.nan_to_num(-math.inf).contiguous().view(torch.int64).tolist()
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 @pytest.mark.parametrize("some", MIXED, ids=str)
-def test_choices_of_every_kind_come_back(tmp_path: Path, suffix: str, some: list[Any]) -> None:
+def test_choices_of_every_kind_come_back(tmp_path: Path, some: list[Any]) -> None:
     space = Space(**{"-x": Categorical(some)})
     n = len(some)
     told = [float(number) for number in range(n)]
     study = Study(space, maximize=True)
     study.add_data([{"-x": choice} for choice in some], told)
-    found = again(study, tmp_path / f"rows{suffix}", target="value")
-    assert_same(found, study)
     by_frame = Study(space, maximize=True)
     by_frame.add_data(study.to_dataframe(), target="value")
     assert_same(by_frame, study)
-    assert [labels.tolist() for _, labels in Pool(space, tmp_path / f"rows{suffix}")] == [
-        [[float(row), float(row)] for row in range(n)]
-    ]
+    for file in (tmp_path / "rows.csv", tmp_path / "rows.parquet"):
+        assert_same(again(study, file, target="value"), study)
+        assert [labels.tolist() for _, labels in Pool(space, file)] == [
+            [[float(row), float(row)] for row in range(n)]
+        ]
 
 
 @given(some=choices)

@@ -82,15 +82,6 @@ def test_a_process_that_dies_while_it_puts_the_log_together_loses_nothing(
     assert not list(tmp_path.rglob("*.tmp")) and not list(tmp_path.rglob("*-journal"))
 
 
-def test_a_study_that_is_opened_for_every_step_is_one_that_never_closed(
-    tmp_path: Path, uninterrupted: Study
-) -> None:
-    for num_points in range(3, NUM_POINTS + 1, 3):
-        work(tmp_path, num_points, 60).close()
-    with open_study(tmp_path) as study:
-        assert timeless(study).equals(timeless(uninterrupted))
-
-
 @pytest.mark.parametrize(("num_broken", "num_warnings"), [(1, 1), (2, 2)])
 def test_broken_checkpoints_are_made_up_for_from_the_rows(
     tmp_path: Path, uninterrupted: Study, num_broken: int, num_warnings: int

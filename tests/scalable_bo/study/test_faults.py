@@ -201,7 +201,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame
     return folder / "copy", frame
 
 
-@pytest.mark.parametrize("share", np.linspace(0.0, 0.99, 6))
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.99])
 @pytest.mark.parametrize("damage", ["truncated", "torn"])
 def test_a_broken_database_loses_no_more_than_the_calls_from_its_broken_part_on(
     tmp_path: Path, killed: tuple[Path, pd.DataFrame], share: float, damage: str

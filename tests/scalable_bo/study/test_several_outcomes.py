@@ -7,6 +7,7 @@ from contextlib import closing
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -190,42 +191,27 @@ def test_of_equal_values_the_first_is_the_best_everywhere() -> None:
     assert Result.of(SPACE, study.snapshot().rows, True).best_params == first
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
+def test_values_are_told_by_name_or_in_their_order() -> None:
+    for values in (
         [{"cost": 1.0, "gain": 2.0}, {"gain": 4.0, "cost": 3.0}],
         [(1.0, 2.0), (3.0, 4.0)],
         torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
         [torch.tensor([1.0, 2.0]), [3, 4]],
-    ],
-)
-def test_values_are_told_by_name_or_in_their_order(values: Any) -> None:
-    study = make_study()
-    ids = study.ask(2).ids
-    study.tell(ids, values)
-    study.tell(ids, values)  # the same again
-    assert study.outcomes == ("cost", "gain")
-    assert study.result.outcomes.tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    with pytest.raises(ValueError, match="must not have been told before with another value"):
-        study.tell(ids[:1], [(1.0, 2.5)])
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
         pd.DataFrame({"gain": [2.0, 4.0], "cost": [1.0, 3.0]}, index=[7, 7]),
         [pd.Series({"gain": 2.0, "cost": 1.0}), {"cost": Decimal(3), "gain": Fraction(4)}],
-    ],
-)
-def test_tables_and_their_rows_are_told_by_name(values: Any) -> None:
-    study = make_study()
-    study.tell(study.ask(2), values)
-    assert study.result.outcomes.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    ):
+        study = make_study()
+        ids = study.ask(2).ids
+        study.tell(ids, values)
+        study.tell(ids, values)  # the same again
+        assert study.outcomes == ("cost", "gain")
+        assert study.result.outcomes.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+        with pytest.raises(ValueError, match="must not have been told before with another value"):
+            study.tell(ids[:1], [(1.0, 2.5)])
 
 
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
+def test_a_point_fails_if_all_of_its_outcomes_do() -> None:
+    failures = (
         ({}, "there is no value of cost, gain"),
         ({"gain": None}, "there is no value of cost"),
         ({"cost": math.inf, "gain": math.nan}, "cost: the value is inf"),
@@ -233,19 +219,21 @@ def test_tables_and_their_rows_are_told_by_name(values: Any) -> None:
         (None, "there must be values of cost, gain, got None"),
         ("broken", "there must be values of cost, gain, got 'broken'"),
         ((None, "x"), "cost: not a number: NoneType None"),
-    ],
-)
-def test_a_point_fails_if_all_of_its_outcomes_do(value: Any, reason: str) -> None:
-    study = make_study()
-    ids = study.ask(2).ids
-    study.tell(ids, [value, (1.0, 2.0)])
-    assert study.reasons(ids) == [reason, None]
-    assert (study.num_failed, study.num_observations) == (1, 1)
-    evaluated = make_study()
-    evaluated.optimize(
-        lambda params: value if params["x"] > 0.5 else (1.0, 2.0), 1, 4, progress=False
     )
-    assert set(evaluated.reasons(range(4))) == {reason, None}
+    for value, reason in failures:
+        study = make_study()
+        ids = study.ask(2).ids
+        study.tell(ids, [value, (1.0, 2.0)])
+        assert study.reasons(ids) == [reason, None]
+        assert (study.num_failed, study.num_observations) == (1, 1)
+        evaluated = make_study()
+        evaluated.optimize(
+            lambda params, value=value: value if params["x"] > 0.5 else (1.0, 2.0),
+            rounds=1,
+            batch=4,
+            progress=False,
+        )
+        assert set(evaluated.reasons(range(4))) == {reason, None}
 
 
 PARTS: list[Any] = [
@@ -260,29 +248,27 @@ PARTS: list[Any] = [
     np.array([1.5, None]),
     np.ma.array([1.5, 0.0], mask=[False, True]),
 ]
+RESTS = [{"gain": 2.0}, (None, 2.0), {"cost": 1.5, "gain": 2}, (1.5, 2.0)]
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("rest", [{"gain": 2.0}, (None, 2.0), {"cost": 1.5, "gain": 2}, (1.5, 2.0)])
-def test_values_of_some_outcomes_are_kept_until_the_others_complete_them(
-    part: Any, rest: Any
-) -> None:
-    study = make_study()
-    batch = study.ask(3)
-    study.tell(batch.ids[:2], [part, (3.0, 4.0)])
-    study.tell(batch.ids[:1], [part])  # the same again
-    assert (study.num_observations, study.num_failed) == (1, 0)
-    assert study.pending.ids == [0, 2]
-    assert study.pending.outcomes == [{"cost": 1.5}, {}]
-    assert study.unfinished().ids == [2]
-    assert study.to_dataframe()["status"].tolist() == ["pending", "observed", "pending"]
-    assert study.to_dataframe()["cost"].tolist()[:2] == [1.5, 3.0]
-    assert study.result.outcomes.tolist() == [[3.0, 4.0]]
-    study.tell([0], [rest])
-    study.tell([0], [part])
-    study.tell([0], [rest])
-    assert study.result.outcomes.tolist() == [[3.0, 4.0], [1.5, 2.0]]
-    assert study.pending.outcomes == [{}]
+def test_values_of_some_outcomes_are_kept_until_the_others_complete_them() -> None:
+    for part, rest in (*zip(PARTS, cycle(RESTS), strict=False),):
+        study = make_study()
+        batch = study.ask(3)
+        study.tell(batch.ids[:2], [part, (3.0, 4.0)])
+        study.tell(batch.ids[:1], [part])  # the same again
+        assert (study.num_observations, study.num_failed) == (1, 0)
+        assert study.pending.ids == [0, 2]
+        assert study.pending.outcomes == [{"cost": 1.5}, {}]
+        assert study.unfinished().ids == [2]
+        assert study.to_dataframe()["status"].tolist() == ["pending", "observed", "pending"]
+        assert study.to_dataframe()["cost"].tolist()[:2] == [1.5, 3.0]
+        assert study.result.outcomes.tolist() == [[3.0, 4.0]]
+        study.tell([0], [rest])
+        study.tell([0], [part])
+        study.tell([0], [rest])
+        assert study.result.outcomes.tolist() == [[3.0, 4.0], [1.5, 2.0]]
+        assert study.pending.outcomes == [{}]
 
 
 def test_points_that_are_completed_later_are_those_of_a_study_told_at_once(tmp_path: Path) -> None:
@@ -336,9 +322,8 @@ def test_what_was_told_of_a_point_outlives_a_kill_at_every_step(tmp_path: Path) 
     assert frame["status"].tolist() == ["failed", "observed", "failed", "pending"]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
+def test_values_that_cannot_be_told_are_refused_and_nothing_is_recorded() -> None:
+    for values, message in (
         ([{"cost": 1.0, "gian": 2.0}], "outcomes cost, gain, got 'gian'; the nearest is 'gain'"),
         (
             [{"Cost": 1.0}],
@@ -360,21 +345,17 @@ def test_what_was_told_of_a_point_outlives_a_kill_at_every_step(tmp_path: Path) 
         ),
         ([{"gain": {"mean": 2.0}}], "point 1 for 'gain' must be one number"),
         ([{"gain": 10**400}], "point 1 for 'gain' must be at most 1.8e"),
-    ],
-)
-def test_values_that_cannot_be_told_are_refused_and_nothing_is_recorded(
-    values: Any, message: str
-) -> None:
-    study = make_study()
-    study.ask(3)
-    study.tell([1], [{"cost": 1.5}])
-    frame = study.to_dataframe()
-    with pytest.raises(ValueError, match=message):
-        study.tell([1], values)
-    if isinstance(values, list):
+    ):
+        study = make_study()
+        study.ask(3)
+        study.tell([1], [{"cost": 1.5}])
+        frame = study.to_dataframe()
         with pytest.raises(ValueError, match=message):
-            study.tell([0, 1, 2], [(1.0, 2.0), *values, {"gain": 3.0}])
-    assert study.to_dataframe().equals(frame)
+            study.tell([1], values)
+        if isinstance(values, list):
+            with pytest.raises(ValueError, match=message):
+                study.tell([0, 1, 2], [(1.0, 2.0), *values, {"gain": 3.0}])
+        assert study.to_dataframe().equals(frame)
 
 
 def test_a_failure_that_is_told_of_a_point_with_some_outcomes_ends_it() -> None:
@@ -644,9 +625,8 @@ def test_a_file_names_objectives_and_limits(tmp_path: Path) -> None:
     assert Goal.from_dict(settings["goal"]) == Goal(BOTH, {"weight": (0.0, 10.5)})
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
+def test_impossible_goals_are_refused() -> None:
+    for options, error, message in (
         ({"objectives": None}, TypeError, "`maximize` must be True or False, got None"),
         ({"maximize": True}, ValueError, "`maximize` must be None with `objectives`"),
         ({"objectives": {"a": "up"}}, ValueError, "must be 'minimize' or 'maximize', got 'up'"),
@@ -655,13 +635,9 @@ def test_a_file_names_objectives_and_limits(tmp_path: Path) -> None:
         ({"outcome_constraints": {"a": (2, 1)}}, ValueError, "limits reversed, got 2.0 and 1.0"),
         ({"outcome_constraints": {"a": (None, None)}}, ValueError, "must have a limit, got none"),
         ({"strategy": "log-ei"}, ValueError, "`strategy` must be"),
-    ],
-)
-def test_impossible_goals_are_refused(
-    options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        make_study(**options)
+    ):
+        with pytest.raises(error, match=message):
+            make_study(**options)
 
 
 def test_a_scalarisation_rises_in_every_objective_and_ranks_its_own_path() -> None:

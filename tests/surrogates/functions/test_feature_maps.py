@@ -128,9 +128,8 @@ def test_a_map_of_the_wrong_shape_is_refused(
         FeatureKernel(Wrong(output)).features(X)
 
 
-@pytest.mark.parametrize(
-    ("build", "error", "message"),
-    [
+def test_arguments_that_make_no_sense_are_refused() -> None:
+    for build, error, message in (
         (
             lambda: FeatureKernel(torch.sin),
             TypeError,
@@ -158,13 +157,9 @@ def test_a_map_of_the_wrong_shape_is_refused(
             "`width` must be a multiple of `num_heads` = 4, got 30",
         ),
         (lambda: AttentionFeatures(1), ValueError, "`dim` must be at least 2, got 1"),
-    ],
-)
-def test_arguments_that_make_no_sense_are_refused(
-    build: Any, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        build()
+    ):
+        with pytest.raises(error, match=message):
+            build()
 
 
 def kernel_parameters(kernel: Kernel) -> list[str]:

@@ -5,6 +5,7 @@ table of them in the documentation.
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -256,26 +257,26 @@ def test_every_kernel_of_gpytorch_and_botorch_is_in_the_table() -> None:
     assert kinds - {Kernel} <= set(TABLE) | OF_OTHER_MODELS
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize(("name", "d"), cases(MODELS))
-def test_the_posterior_is_exact(name: str, d: int, dtype: torch.dtype) -> None:
-    gp = model(name, d, dtype=dtype)
-    Z = new_points(name, d).to(dtype)
-    with torch.no_grad():
-        posterior = gp.posterior(Z)
-    scale = gp.outcome_transform.stdvs.double().squeeze()
-    values = in_standard_units(gp, posterior.mean.squeeze(1))
-    mean, covariance = exact(gp, Z.double())
-    tolerance = 1e3 * torch.finfo(dtype).eps
-    if dtype == torch.float64:
-        tolerance = 1e-6  # of jitter where a matrix is singular
-    torch.testing.assert_close(values, mean, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(
-        posterior.variance.squeeze(1).double() / scale.square(),
-        covariance.diagonal(),
-        rtol=1e2 * tolerance,
-        atol=tolerance,
-    )
+@pytest.mark.parametrize("name", MODELS)
+def test_the_posterior_is_exact(name: str) -> None:
+    for d, dtype in product(BY_NAME[name].dims, (torch.float32, torch.float64)):
+        gp = model(name, d, dtype=dtype)
+        Z = new_points(name, d).to(dtype)
+        with torch.no_grad():
+            posterior = gp.posterior(Z)
+        scale = gp.outcome_transform.stdvs.double().squeeze()
+        values = in_standard_units(gp, posterior.mean.squeeze(1))
+        mean, covariance = exact(gp, Z.double())
+        tolerance = 1e3 * torch.finfo(dtype).eps
+        if dtype == torch.float64:
+            tolerance = 1e-6  # of jitter where a matrix is singular
+        torch.testing.assert_close(values, mean, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(
+            posterior.variance.squeeze(1).double() / scale.square(),
+            covariance.diagonal(),
+            rtol=1e2 * tolerance,
+            atol=tolerance,
+        )
 
 
 @pytest.mark.parametrize(
@@ -331,16 +332,16 @@ def test_many_data_have_posteriors_of_paths(name: str) -> None:
     assert (ratio - 1.0).abs().max() < FIVE_ERRORS
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if BY_NAME[name].without_paths])
-def test_kernels_without_features_are_refused_where_paths_are_asked_for(name: str) -> None:
-    d = BY_NAME[name].dims[-1]
-    gp = model(name, d)
-    with pytest.raises(ValueError, match=f"to have random features, got {name}"):
-        gp.paths(2)
-    X, Y = gp.train_inputs[0], gp.train_targets.unsqueeze(1)
-    with pytest.raises(ValueError, match=rf"got {name}.*use solver=Cholesky\(\)"):
-        PathwiseGP(X, Y, covar_module=gp.covar_module, solver=CG())
-    PathwiseGP(X, Y, covar_module=gp.covar_module, solver=Cholesky()).posterior(X[:2])
+def test_kernels_without_features_are_refused_where_paths_are_asked_for() -> None:
+    for name in [name for name in MODELS if BY_NAME[name].without_paths]:
+        d = BY_NAME[name].dims[-1]
+        gp = model(name, d)
+        with pytest.raises(ValueError, match=f"to have random features, got {name}"):
+            gp.paths(2)
+        X, Y = gp.train_inputs[0], gp.train_targets.unsqueeze(1)
+        with pytest.raises(ValueError, match=rf"got {name}.*use solver=Cholesky\(\)"):
+            PathwiseGP(X, Y, covar_module=gp.covar_module, solver=CG())
+        PathwiseGP(X, Y, covar_module=gp.covar_module, solver=Cholesky()).posterior(X[:2])
 
 
 @pytest.mark.parametrize("name", [name for name, entry in BY_NAME.items() if entry.refused])

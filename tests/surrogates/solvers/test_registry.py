@@ -20,17 +20,17 @@ from surrogates.solvers.registry import SOLVERS, check_solver, make_solver
 from tests.surrogates.solvers.toy_solver import ConjugateResiduals
 
 
-@pytest.mark.parametrize("name", SOLVERS)
-def test_every_name_makes_a_solver_that_takes_its_settings_by_keyword(name: str) -> None:
-    solver = make_solver(name)
-    settings = {entry.name: getattr(solver, entry.name) for entry in fields(solver)}  # type: ignore[arg-type]
-    again = make_solver(name, **settings)
-    assert solver == again
+def test_every_name_makes_a_solver_that_takes_its_settings_by_keyword() -> None:
+    for name in SOLVERS:
+        solver = make_solver(name)
+        settings = {entry.name: getattr(solver, entry.name) for entry in fields(solver)}  # type: ignore[arg-type]
+        again = make_solver(name, **settings)
+        assert solver == again
 
 
-@pytest.mark.parametrize("name", SOLVERS)
-def test_every_solver_checks_its_requests_in_the_one_place(name: str) -> None:
-    assert type(make_solver(name)).solve is Solver.solve
+def test_every_solver_checks_its_requests_in_the_one_place() -> None:
+    for name in SOLVERS:
+        assert type(make_solver(name)).solve is Solver.solve
 
 
 def test_names_give_the_papers_settings_and_others_can_be_set() -> None:

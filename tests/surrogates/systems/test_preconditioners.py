@@ -83,16 +83,16 @@ def test_a_rank_above_n_is_n_and_one_that_is_no_number_is_refused(make: type) ->
             make(bad)
 
 
-@pytest.mark.parametrize("make", LOW_RANK)
-@pytest.mark.parametrize(("n", "rank"), [(20, 20), (80, 30), (200, 40), (400, 50)])
 def test_the_default_rank_is_a_fifth_of_n_within_its_limits(
-    make: type, n: int, rank: int, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(preconditioners, "SMALLEST_DEFAULT_RANK", 30)
-    monkeypatch.setattr(preconditioners, "LARGEST_DEFAULT_RANK", 50)
-    system = problems.system(n)
-    make()(system, generator())
-    assert system.entries == rank * n
+    for make in LOW_RANK:
+        for n, rank in ((20, 20), (80, 30), (200, 40), (400, 50)):
+            monkeypatch.setattr(preconditioners, "SMALLEST_DEFAULT_RANK", 30)
+            monkeypatch.setattr(preconditioners, "LARGEST_DEFAULT_RANK", 50)
+            system = problems.system(n)
+            make()(system, generator())
+            assert system.entries == rank * n
 
 
 def test_the_identity_changes_nothing() -> None:

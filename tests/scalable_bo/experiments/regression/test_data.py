@@ -184,15 +184,15 @@ def with_infinity(table: pandas.DataFrame) -> pandas.DataFrame:
         (lambda table: table[["price"]], "price", "at least one column of inputs beside 'price'"),
     ],
 )
-@pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_what_is_wrong_with_a_table_is_named(
-    tmp_path: Path, change: object, target: str, message: str, ending: str
+    tmp_path: Path, change: object, target: str, message: str
 ) -> None:
-    path = tmp_path / f"homes.{ending}"
     table = change(frame())  # type: ignore[operator]
-    table.to_parquet(path) if ending == "parquet" else table.to_csv(path, index=False)
-    with pytest.raises(ValueError, match=message):
-        read_numbers(path, target)
+    table.to_parquet(tmp_path / "homes.parquet")
+    table.to_csv(tmp_path / "homes.csv", index=False)
+    for name in ("homes.parquet", "homes.csv"):
+        with pytest.raises(ValueError, match=message):
+            read_numbers(tmp_path / name, target)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
