@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from acquisition import propose, sampling_weights
+from tests import problems
 from tests.refusals import assert_refused
 
 UNIT_SQUARE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
@@ -128,7 +129,7 @@ def test_each_dimension_has_its_own_standard_deviation() -> None:
 
 
 def test_a_seed_gives_the_same_candidates_and_another_seed_others() -> None:
-    X = torch.rand(5, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    X = problems.uniform(5, 2, seed=3)
     y = torch.arange(5.0)
     first, again, other = (
         near(X, y, 50, 0.1, UNIT_SQUARE, seed=seed, uniform_fraction=0.3) for seed in (1, 1, 2)

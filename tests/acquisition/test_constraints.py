@@ -15,14 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from acquisition import FeasibleSet, ascend, constraints
+from tests import problems
 from tests.refusals import assert_refused
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 WIDE = torch.tensor([[-5.0, 100.0], [10.0, 300.0]], dtype=torch.float64)
-
-
-def seeded(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def box(d: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -58,7 +55,7 @@ class Same:
 
 
 def test_containment_is_what_botorch_states() -> None:
-    X = WIDE[0] + (WIDE[1] - WIDE[0]) * seeded(2000, 2)
+    X = WIDE[0] + (WIDE[1] - WIDE[0]) * problems.uniform(2000, 2)
     feasible = FeasibleSet.of(
         WIDE,
         inequality_constraints=[linear([0], [2.0], 1.0), linear([1, 0], [-0.1, 1.0], -20.0)],
@@ -90,7 +87,7 @@ def test_repeated_indices_add_up() -> None:
 
 def test_a_single_constraint_moves_points_to_their_projection() -> None:
     feasible = FeasibleSet.of(UNIT, inequality_constraints=[linear([0, 1], [-1.0, -1.0], -1.0)])
-    X = 0.5 + 0.2 * seeded(50, 2)  # above the line, with projections inside the box
+    X = 0.5 + 0.2 * problems.uniform(50, 2)  # above the line, with projections inside the box
     expected = X - 0.5 * (X.sum(1, keepdim=True) - 1.0)
     torch.testing.assert_close(feasible.nearby(X), expected, atol=1e-7, rtol=0.0)
 
@@ -141,7 +138,7 @@ def test_all_points_of_a_box_are_moved_to_a_feasible_set(
     limits: dict[str, Any], dtype: torch.dtype
 ) -> None:
     feasible = FeasibleSet.of(box(6, dtype), **limits)
-    moved = feasible.nearby(seeded(500, 6, dtype=dtype))
+    moved = feasible.nearby(problems.uniform(500, 6, dtype=dtype))
     assert moved.dtype == dtype
     assert feasible.contains(moved).all()
     for index, value in limits.get("fixed_features", {}).items():
@@ -154,7 +151,7 @@ def test_sliding_along_bounds_needs_no_more_sweeps_than_dimensions(monkeypatch) 
     feasible = FeasibleSet.of(
         box(10), equality_constraints=[linear(list(range(10)), [1.0] * 10, 1.0)]
     )
-    X = seeded(200, 10).pow(8.0)  # near corners, from where most coordinates end at 0
+    X = problems.uniform(200, 10).pow(8.0)  # near corners, from where most coordinates end at 0
     assert feasible.contains(feasible.nearby(X)).all()
 
 
@@ -162,7 +159,7 @@ def test_infeasible_bits_of_float32_are_not_returned() -> None:
     feasible = FeasibleSet.of(
         WIDE.float(), inequality_constraints=[linear([0, 1], [1.0, 1 / 3], 70.0)]
     )
-    moved = feasible.nearby((WIDE[0] + (WIDE[1] - WIDE[0]) * seeded(1000, 2)).float())
+    moved = feasible.nearby((WIDE[0] + (WIDE[1] - WIDE[0]) * problems.uniform(1000, 2)).float())
     assert (moved.double() @ torch.tensor([1.0, 1 / 3], dtype=torch.float64) >= 70.0).all()
 
 
@@ -175,7 +172,7 @@ def test_an_advance_never_leaves_the_feasible_set(fraction: float, angle: float)
     feasible = FeasibleSet.of(
         UNIT, nonlinear_inequality_constraints=[lambda x: (x - 0.5).square().sum(-1) - 0.1]
     )
-    X = seeded(200, 2)
+    X = problems.uniform(200, 2)
     X = X[feasible.contains(X)]
     target = X + fraction * torch.tensor([math.cos(angle), math.sin(angle)], dtype=torch.float64)
     reached = feasible.advance(X, target)
@@ -184,8 +181,8 @@ def test_an_advance_never_leaves_the_feasible_set(fraction: float, angle: float)
 
 def test_an_advance_inside_the_set_is_a_full_step() -> None:
     feasible = FeasibleSet.of(UNIT, inequality_constraints=[linear([0, 1], [-1.0, -1.0], -1.9)])
-    X = 0.3 * seeded(20, 2)
-    target = 0.3 + 0.3 * seeded(20, 2, seed=1)
+    X = 0.3 * problems.uniform(20, 2)
+    target = 0.3 + 0.3 * problems.uniform(20, 2, seed=1)
     assert torch.equal(feasible.advance(X, target), target)
 
 
@@ -244,7 +241,7 @@ def test_an_ascent_finds_the_constrained_optimum(
     bounds = box(d)
     weights = torch.tensor(slope, dtype=torch.float64)
     feasible = FeasibleSet.of(bounds, **limits)
-    starts = feasible.nearby(seeded(4, 5, d))
+    starts = feasible.nearby(problems.uniform(4, 5, d))
     visited: list[Tensor] = []
     functions = Same(4, lambda X: (visited.append(X.detach()), X @ weights)[1])
     points, values = ascend(
@@ -274,7 +271,7 @@ def test_an_ascent_rests_where_the_constraint_holds_it(
     bowl = Same(1, lambda X: -(X - torch.tensor([0.5, 0.4], dtype=torch.float64)).square().sum(-1))
     points, _ = ascend(
         bowl,
-        feasible.nearby(seeded(1, 6, 2)),
+        feasible.nearby(problems.uniform(1, 6, 2)),
         UNIT,
         num_steps=300,
         learning_rate=0.01,
@@ -288,7 +285,7 @@ def test_an_ascent_rests_where_the_constraint_holds_it(
 def test_fixed_features_never_move() -> None:
     feasible = FeasibleSet.of(WIDE, fixed_features={1: 123.4})
     assert not feasible.constrained
-    starts = torch.lerp(feasible.bounds[0], feasible.bounds[1], seeded(2, 3, 2))
+    starts = torch.lerp(feasible.bounds[0], feasible.bounds[1], problems.uniform(2, 3, 2))
     points, _ = ascend(
         Same(2, lambda X: X.sum(-1)), starts, feasible.bounds, num_steps=100, learning_rate=0.05
     )
@@ -312,7 +309,7 @@ def test_a_smaller_box_keeps_constraints_and_fixed_features() -> None:
 
 def test_candidates_are_the_feasible_ones_of_as_many_draws_as_needed() -> None:
     feasible = FeasibleSet.of(UNIT, inequality_constraints=[linear([0], [-1.0], -0.5)])
-    rounds = [seeded(100, 2, seed=seed) for seed in range(20)]
+    rounds = [problems.uniform(100, 2, seed=seed) for seed in range(20)]
     draws = iter(rounds)
     expected = torch.cat([X[X[:, 0] <= 0.5] for X in rounds])[:100]
     assert torch.equal(feasible.candidates(draws), expected)
@@ -323,7 +320,7 @@ def test_a_rare_set_is_reached_by_moving_candidates() -> None:
     feasible = FeasibleSet.of(
         UNIT, nonlinear_inequality_constraints=[lambda x: 1e-8 - (x - 0.3).square().sum(-1)]
     )
-    candidates = feasible.candidates(repeat(seeded(50, 2)))
+    candidates = feasible.candidates(repeat(problems.uniform(50, 2)))
     assert candidates.shape == (50, 2)
     assert ((candidates - 0.3).norm(dim=1) <= 1.0001e-4).all()
 
@@ -334,7 +331,7 @@ def test_an_empty_set_is_reported() -> None:
         ValueError,
         match="must leave a feasible point inside `bounds`, got none among 40000 candidates",
     ):
-        feasible.candidates(repeat(seeded(50, 2)))
+        feasible.candidates(repeat(problems.uniform(50, 2)))
 
 
 WRONG: tuple[tuple[str, list[Any], type[Exception], str], ...] = (

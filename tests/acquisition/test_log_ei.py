@@ -60,7 +60,7 @@ def test_where_an_input_is_rounded_a_point_has_the_largest_improvement_of_all() 
         return torch.cat([(10 * X[..., :1]).round() / 10, X[..., 1:]], dim=-1)
 
     box = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-    X = rounding(torch.rand(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    X = rounding(problems.uniform(40, 2))
     Y = -(X - torch.tensor([0.53, 0.3217])).square().sum(1, keepdim=True)
     model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(1e-6))
     constraints = {"rounding": rounding}
@@ -78,7 +78,7 @@ def test_a_maximum_at_a_known_point_is_left_by_the_least_step_in_the_real_inputs
     def rounding(X: Tensor) -> Tensor:
         return torch.stack([(4 * X[..., 0]).round() / 4, X[..., 1]], dim=-1)
 
-    X = rounding(torch.rand(20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    X = rounding(problems.uniform(20, 2))
     best = torch.tensor([[0.5, 1.0]], dtype=torch.float64)
     X = torch.cat([X, best])
     Y = X[:, 1:] - 4.0 * (X[:, :1] - 0.5).square()
@@ -108,7 +108,7 @@ def test_a_pending_point_leads_elsewhere(make_model: Any) -> None:
 
 
 def test_a_point_is_sought_where_an_outcome_is_feasible() -> None:
-    X = torch.rand(30, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    X = problems.uniform(30, 2)
     Y = torch.stack([X.sum(1), X[:, 0]], dim=1)  # as large as can be where x₀ ≤ 0.3
     model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(1e-4))
     goal = {
@@ -134,7 +134,7 @@ def noisy_request(
     """Return a request for 3 points by a model of n rough values and, at points ``near`` (k, 2), of
     one that is worse than all of them; ``before`` changes the n points.
     """
-    X = before(torch.rand(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(4)))
+    X = before(problems.uniform(n, 2, seed=4))
     y = (37 * X).sin().sum(1, keepdim=True)
     if near is not None:
         X = torch.cat([X, near])

@@ -16,12 +16,9 @@ from torch import Tensor
 from acquisition import ascend, multistart, screen
 from surrogates import SamplePaths
 from surrogates.operators import tiles
+from tests import problems
 
 UNIT_SQUARE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-
-
-def seeded(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 class Functions:
@@ -54,7 +51,7 @@ def bowls(centres: Tensor) -> Functions:
 
 def waves(num_samples: int, d: int) -> Functions:
     """Return s functions with many maxima."""
-    frequencies = 20.0 * seeded(num_samples, 1, d, seed=7)
+    frequencies = 20.0 * problems.uniform(num_samples, 1, d, seed=7)
     return Functions(num_samples, lambda X: torch.sin(frequencies * X).sum(-1))
 
 
@@ -68,7 +65,7 @@ def test_screening_keeps_each_functions_best_of_every_round(
     num_samples: int, sizes: list[int], chunk: int, sign: float
 ) -> None:
     functions = waves(num_samples, 2)
-    rounds = [seeded(size, 2, seed=i) for i, size in enumerate(sizes)]
+    rounds = [problems.uniform(size, 2, seed=i) for i, size in enumerate(sizes)]
     with patch.object(multistart, "SCREENED_AT_ONCE", chunk * num_samples):
         best = screen(functions, rounds, sign=sign)
     assert best.shape == (num_samples, len(rounds), 2)
@@ -88,9 +85,9 @@ def test_screening_holds_no_more_values_than_stated() -> None:
     formula = functions.formula
     functions.formula = lambda X: (shapes.append(X.shape[1]), formula(X))[1]
     with patch.object(multistart, "SCREENED_AT_ONCE", 30):
-        screen(functions, [seeded(25, 2)])
+        screen(functions, [problems.uniform(25, 2)])
         with patch.dict(tiles.TILE_SIDE, cpu=4):  # of which two fit, and no strip beside them
-            screen(functions, [seeded(25, 2)])
+            screen(functions, [problems.uniform(25, 2)])
     assert shapes == [10, 10, 5, 8, 8, 8, 1]
 
 
@@ -100,7 +97,7 @@ def test_screening_draws_what_fills_a_tile_at_a_time_and_reports_each_round() ->
     def rounds():
         for _ in range(5):
             events.append("drawn")
-            yield seeded(4, 2)
+            yield problems.uniform(4, 2)
 
     with patch.dict(tiles.TILE_SIDE, cpu=8):
         screen(waves(2, 2), rounds(), after_round=lambda: events.append("done"))
@@ -127,7 +124,7 @@ def test_one_tiled_call_gives_the_gradients_of_every_path_alone(
         transform = {"input_transform": Normalize(2, bounds=bounds)}
     paths = make_model(bounds, kernel=kernel.double(), **transform).paths(5)
     monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 7)  # paths, points and data all span several tiles
-    X = (bounds[0] + (bounds[1] - bounds[0]) * seeded(5, 9, 2)).requires_grad_()
+    X = (bounds[0] + (bounds[1] - bounds[0]) * problems.uniform(5, 9, 2)).requires_grad_()
     values = paths.each(X)
     (gradient,) = torch.autograd.grad(values.sum(), X)
     for i in range(5):
@@ -147,7 +144,7 @@ def path_alone(paths: SamplePaths, i: int, x: Tensor) -> Tensor:
 
 def test_a_step_evaluates_all_paths_and_starts_together() -> None:
     functions = waves(50, 2)
-    ascend(functions, seeded(50, 6, 2), UNIT_SQUARE, num_steps=4)
+    ascend(functions, problems.uniform(50, 6, 2), UNIT_SQUARE, num_steps=4)
     assert [X.shape for X in functions.visited] == [(50, 6, 2)] * 5
 
 
@@ -156,7 +153,7 @@ def test_ascent_ends_at_the_maximum_inside_the_box() -> None:
     centres = torch.tensor(
         [[0.5, 20.0], [-1.0, 29.0], [9.0, 15.0], [-8.0, -8.0]], dtype=torch.float64
     )
-    starts = bounds[0] + (bounds[1] - bounds[0]) * seeded(4, 3, 2)
+    starts = bounds[0] + (bounds[1] - bounds[0]) * problems.uniform(4, 3, 2)
     functions = bowls(centres)
     points, values = ascend(functions, starts, bounds, num_steps=600, learning_rate=0.01)
     # Separable: the projection
@@ -193,7 +190,7 @@ def test_the_best_point_visited_is_returned(
     num_steps: int, learning_rate: float, sign: float
 ) -> None:
     functions = waves(3, 2)
-    starts = seeded(3, 4, 2)
+    starts = problems.uniform(3, 4, 2)
     points, values = ascend(
         functions, starts, UNIT_SQUARE, num_steps=num_steps, learning_rate=learning_rate, sign=sign
     )
@@ -217,7 +214,7 @@ def test_long_steps_do_overshoot_so_that_the_best_is_not_the_last() -> None:
 
 def test_no_steps_return_the_starts() -> None:
     functions = waves(3, 2)
-    starts = seeded(3, 4, 2)
+    starts = problems.uniform(3, 4, 2)
     points, values = ascend(functions, starts, UNIT_SQUARE, num_steps=0)
     assert torch.equal(points, starts)
     assert torch.equal(values, functions.formula(starts))
@@ -226,7 +223,7 @@ def test_no_steps_return_the_starts() -> None:
 
 def test_minimising_is_maximising_the_negative() -> None:
     functions = waves(3, 2)
-    starts = seeded(3, 4, 2)
+    starts = problems.uniform(3, 4, 2)
     negative = Functions(3, lambda X: -functions.formula(X))
     low, low_values = ascend(
         functions, starts, UNIT_SQUARE, num_steps=10, learning_rate=0.01, sign=-1.0
@@ -242,8 +239,8 @@ def test_the_steps_are_those_of_adam_projected_to_the_box(centre: float) -> None
     bounds = torch.tensor([[-2.0, 0.0], [5.0, 100.0]], dtype=torch.float64)
     lower = bounds[0]
     width = bounds[1] - bounds[0]
-    functions = bowls(lower + width * (centre + 0.04 * seeded(3, 2, seed=4)))
-    starts = lower + width * (0.4 + 0.2 * seeded(3, 5, 2))
+    functions = bowls(lower + width * (centre + 0.04 * problems.uniform(3, 2, seed=4)))
+    starts = lower + width * (0.4 + 0.2 * problems.uniform(3, 5, 2))
     ascend(functions, starts, bounds, num_steps=30, learning_rate=0.05)
 
     unit = ((starts - lower) / width).requires_grad_()
@@ -260,7 +257,7 @@ def test_every_step_is_reported() -> None:
     reports: list[None] = []
     ascend(
         waves(1, 2),
-        seeded(1, 1, 2),
+        problems.uniform(1, 1, 2),
         UNIT_SQUARE,
         num_steps=7,
         after_step=lambda: reports.append(None),
@@ -273,6 +270,6 @@ def test_kernels_without_a_closed_form_ascend_too(make_model) -> None:
     paths = make_model(
         UNIT_SQUARE, kernel=ScaleKernel(MaternKernel(nu=2.5)).double() + LinearKernel().double()
     ).paths(3, prior=prior)
-    starts = seeded(3, 2, 2)
+    starts = problems.uniform(3, 2, 2)
     _, values = ascend(paths, starts, UNIT_SQUARE, num_steps=10, learning_rate=0.01)
     assert (values > paths.each(starts)).all()

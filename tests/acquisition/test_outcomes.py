@@ -17,6 +17,7 @@ from acquisition import ParallelThompsonSampling, ascend
 from acquisition.outcomes import Demands, OutcomePaths, only_output
 from surrogates import PathwiseGP, gaussian_likelihood
 from surrogates.systems.system import Rows
+from tests import problems
 from tests.refusals import assert_refused
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
@@ -29,10 +30,6 @@ SMALL = {
 }
 
 
-def seeded(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def model_of(
     formula: Callable[[Tensor], Tensor], *, n: int = 60, seed: int = 0, lengthscale: float = 0.7
 ) -> PathwiseGP:
@@ -41,7 +38,7 @@ def model_of(
     """
     kernel = RBFKernel().double()
     kernel.lengthscale = lengthscale
-    X = seeded(n, 2, seed=seed)
+    X = problems.uniform(n, 2, seed=seed)
     return PathwiseGP(
         X,
         formula(X).unsqueeze(1),
@@ -119,7 +116,7 @@ def test_the_choices_of_joint_draws_are_those_of_brute_force(
     models: list[PathwiseGP], maximize: bool
 ) -> None:
     paths = [model.paths(1) for model in models]
-    X = seeded(200, 2, seed=5)
+    X = problems.uniform(200, 2, seed=5)
     values = torch.stack([part(X).squeeze(0) for part in paths], dim=1).tolist()
     sampler = ParallelThompsonSampling(
         models,
@@ -144,7 +141,7 @@ def test_merits_order_feasible_points_by_objective_above_all_others_by_violation
     models: list[PathwiseGP],
 ) -> None:
     paths = tuple(model.paths(4) for model in models)
-    X = seeded(300, 2, seed=3)
+    X = problems.uniform(300, 2, seed=3)
     merit = OutcomePaths(paths, difference, (first_is_low, second_is_high))(X)
     Y = torch.stack([part(X) for part in paths], dim=-1)
     violation = first_is_low(Y).clamp_min(0.0) + second_is_high(Y).clamp_min(0.0)
@@ -161,7 +158,7 @@ def test_merits_order_feasible_points_by_objective_above_all_others_by_violation
 
 def test_gradients_are_those_of_the_objective_or_of_the_violation(models: list[PathwiseGP]) -> None:
     paths = tuple(model.paths(3) for model in models)
-    X = seeded(3, 40, 2, seed=4).requires_grad_()
+    X = problems.uniform(3, 40, 2, seed=4).requires_grad_()
     functions = OutcomePaths(paths, difference, (first_is_low, second_is_high), sign=-1.0)
     (gradient,) = torch.autograd.grad(functions.each(X).sum(), X)
     Y = torch.stack([part.each(X) for part in paths], dim=-1)
@@ -197,7 +194,7 @@ def test_an_ascent_enters_the_feasible_region_and_climbs_there(models: list[Path
     functions = OutcomePaths(
         tuple(model.paths(6) for model in models), difference, (first_is_low, second_is_high)
     )
-    starts = seeded(6, 8, 2, seed=9)
+    starts = problems.uniform(6, 8, 2, seed=9)
     before = functions.each(starts)
     _, after = ascend(
         functions, starts, UNIT, num_steps=60, learning_rate=0.02, unit_gradients=True
@@ -280,9 +277,9 @@ def test_bad_models_are_named(models: list[PathwiseGP]) -> None:
         ParallelThompsonSampling([], UNIT)
     with pytest.raises(TypeError, match="`model` must be a PathwiseGP, got SingleTaskGP"):
         ParallelThompsonSampling(
-            [models[0], SingleTaskGP(UNIT, seeded(2, 1))], UNIT, objective=difference
+            [models[0], SingleTaskGP(UNIT, problems.uniform(2, 1))], UNIT, objective=difference
         )
-    other = PathwiseGP(UNIT[:, :1], seeded(2, 1))
+    other = PathwiseGP(UNIT[:, :1], problems.uniform(2, 1))
     with pytest.raises(ValueError, match="`model` must hold models of the same inputs"):
         ParallelThompsonSampling([models[0], other], UNIT, objective=difference)
 

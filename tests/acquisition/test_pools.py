@@ -16,6 +16,7 @@ from acquisition.constraints import FeasibleSet
 from acquisition.pools import Choosing, Chosen, Lots, choose, read_parts
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints
 from surrogates import SamplePaths
+from tests import problems
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 LINE = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
@@ -82,7 +83,7 @@ def test_with_repeats_each_function_has_its_best_even_if_it_is_known() -> None:
 
 def test_only_what_was_taken_is_kept() -> None:
     choosing = Choosing(Waves(3), torch.ones(1, dtype=torch.float64))
-    X = torch.rand(500, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    X = problems.uniform(500, 1)
     for rows in torch.arange(500).split(10):
         choosing.add(Chosen(X[rows], rows))
         assert choosing.kept is not None and len(choosing.kept.rows) == 3
@@ -114,7 +115,7 @@ def test_lots_take_every_candidate_equally_often() -> None:
 
 
 def grid(num_parts: int) -> Tensor:
-    points = torch.rand(90, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    points = problems.uniform(90, 2, seed=3)
     return points.repeat(num_parts, 1)
 
 

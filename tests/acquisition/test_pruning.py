@@ -13,6 +13,7 @@ from acquisition import FeasibleSet, ParallelThompsonSampling, TrustRegion, asce
 from scalable_bo.experiments.models import fixed_model, matern_kernel
 from scalable_bo.experiments.problems import GPPrior
 from surrogates import Cholesky
+from tests import problems
 
 FIXED = {
     "num_candidates": 1000,
@@ -26,10 +27,6 @@ FIXED = {
 
 def box(d: int) -> Tensor:
     return torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, d)
-
-
-def seeded(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 class Functions:
@@ -46,13 +43,13 @@ class Functions:
 
 
 def waves(num_samples: int, d: int) -> Functions:
-    frequencies = 20.0 * seeded(num_samples, 1, d, seed=7)
+    frequencies = 20.0 * problems.uniform(num_samples, 1, d, seed=7)
     return Functions(num_samples, lambda X: torch.sin(frequencies * X).sum(-1))
 
 
 def test_a_third_of_the_starts_go_on_from_stages_that_grow_longer() -> None:
     functions = waves(2, 2)
-    ascend(functions, seeded(2, 30, 2), box(2), num_steps=60, prune=True)
+    ascend(functions, problems.uniform(2, 30, 2), box(2), num_steps=60, prune=True)
     assert [X.shape[1] for X in functions.visited] == [30] * 10 + [10] * 20 + [4] * 31
 
 
@@ -63,7 +60,7 @@ def test_every_start_is_returned_no_lower_than_it_was_with_its_value(
     num_starts: int, num_steps: int
 ) -> None:
     functions = waves(3, 2)
-    starts = seeded(3, num_starts, 2)
+    starts = problems.uniform(3, num_starts, 2)
     points, values = ascend(
         functions, starts, box(2), num_steps=num_steps, learning_rate=0.1, prune=True
     )
@@ -118,7 +115,7 @@ def test_the_rate_may_differ_by_feature_and_falls_to_a_tenth() -> None:
 
 
 def test_those_that_go_on_ascend_as_they_would_alone() -> None:
-    starts = seeded(1, 12, 2)
+    starts = problems.uniform(1, 12, 2)
     options = {"num_steps": 12, "learning_rate": 0.05, "prune": True}
     together = waves(1, 2)
     ascend(together, starts, box(2), **options)

@@ -10,6 +10,7 @@ from acquisition import ParallelThompsonSampling
 from acquisition.constraints import FeasibleSet
 from acquisition.multistart import ascend
 from surrogates import PathwiseGP
+from tests import problems
 
 SMALL = {"num_candidates": 200, "num_rounds": 4, "num_starts": 4, "num_steps": 40}
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
@@ -23,7 +24,7 @@ def to_grid(X: Tensor) -> Tensor:
 
 
 def make_bowl() -> PathwiseGP:
-    X = torch.rand(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    X = problems.uniform(30, 2)
     return PathwiseGP(X, -(X - 0.42).square().sum(1, keepdim=True), num_features=512)
 
 

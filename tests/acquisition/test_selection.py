@@ -20,6 +20,7 @@ from acquisition.selection import (
     distinct_best,
     grid_neighbours,
 )
+from tests import problems
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 
@@ -142,7 +143,7 @@ def settle(
 
 
 def test_functions_with_one_maximiser_stay_beside_it() -> None:
-    slopes = torch.rand(300, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    slopes = problems.uniform(300, 2)
     points = settle([1.0, 1.0], slopes)
     assert points[0].tolist() == [1.0, 1.0]
     # Two directions lead inside, in steps of twice the least distance
@@ -199,7 +200,7 @@ def test_moves_stay_in_the_feasible_set(corner: list[float], constraints: dict) 
     others = None if constraints.keys() & {"fixed_features", "rounding"} else inside
     if "equality_constraints" in constraints:
         others = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
-    slopes = torch.rand(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    slopes = problems.uniform(30, 2)
     points = settle(corner, slopes, others=others, **constraints)
     assert (points - points[0]).abs().max() < 1e-3
 

@@ -15,6 +15,7 @@ from acquisition import ParallelThompsonSampling, TrustRegion
 from acquisition.candidates import Search, original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE
 from surrogates import PathwiseGP, SamplePaths
+from tests import problems
 from tests.refusals import assert_refused
 
 SMALL = {
@@ -32,10 +33,6 @@ def linear(
     indices: list[int], coefficients: list[float], rhs: float
 ) -> tuple[Tensor, Tensor, float]:
     return torch.tensor(indices), torch.tensor(coefficients, dtype=torch.float64), rhs
-
-
-def seeded(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def grid(bounds: Tensor, side: int = 60) -> Tensor:
@@ -140,7 +137,7 @@ def test_a_constrained_batch_is_feasible_repeatable_and_high_on_its_paths(
 def test_the_known_constrained_optimum_is_found(
     constraints: dict[str, Any], optimum: list[float]
 ) -> None:
-    X = seeded(60, 2)
+    X = problems.uniform(60, 2)
     model = PathwiseGP(X, X.sum(1, keepdim=True), num_features=512)  # of x₀ + x₁
     model.covar_module.lengthscale = 2.0
     model.likelihood.noise = 1e-4
@@ -198,7 +195,7 @@ def test_training_data_are_not_proposed_again(make_model) -> None:
 
 
 def test_paths_that_agree_on_a_corner_get_different_points(make_model) -> None:
-    X = seeded(40, 2)
+    X = problems.uniform(40, 2)
     model = PathwiseGP(X, X.sum(1, keepdim=True), num_features=512)
     model.covar_module.lengthscale = 3.0
     model.likelihood.noise = 1e-4
@@ -230,7 +227,7 @@ def test_too_few_points_for_a_batch_are_reported(make_model) -> None:
 @pytest.mark.parametrize("maximize", [True, False])
 def test_choices_are_taken_by_each_path_in_turn(make_model, maximize: bool) -> None:
     model = make_model(UNIT)
-    X = seeded(80, 2, seed=3)
+    X = problems.uniform(80, 2, seed=3)
     paths = model.paths(10)
     sign = 1.0 if maximize else -1.0
     values = sign * paths(X)
@@ -248,7 +245,7 @@ def test_choices_that_are_known_repeated_or_infeasible_are_passed_over(
     make_model, monkeypatch
 ) -> None:
     model = make_model(UNIT)
-    X = torch.cat([seeded(6, 2, seed=3), torch.tensor([[2.0, 0.5]], dtype=torch.float64)])
+    X = torch.cat([problems.uniform(6, 2, seed=3), torch.tensor([[2.0, 0.5]], dtype=torch.float64)])
     X = torch.cat([X, X, original_inputs(model)])
     sampler = ParallelThompsonSampling(model, UNIT, **SMALL)
     batch = sampler.generate(4, choices=X, X_pending=X[:2])
@@ -265,7 +262,7 @@ def test_choices_outside_the_trust_region_are_passed_over(make_model) -> None:
     sampler = ParallelThompsonSampling(
         model, UNIT, **SMALL, trust_region=TrustRegion(2, 3, length=0.4)
     )
-    batch = sampler.generate(3, choices=seeded(400, 2, seed=3))
+    batch = sampler.generate(3, choices=problems.uniform(400, 2, seed=3))
     best = original_inputs(model)[model.train_targets.argmax()]
     assert ((batch - best).abs() <= 0.2 + 1e-12).all()
 
@@ -335,7 +332,7 @@ def test_fixed_features_leave_the_trust_region_where_they_are(make_model) -> Non
 
 def test_shrinking_regions_home_in_on_the_maximum() -> None:
     target = torch.tensor([0.3, 0.6], dtype=torch.float64)
-    X = seeded(8, 2, seed=2)
+    X = problems.uniform(8, 2, seed=2)
     Y = -(X - target).square().sum(1, keepdim=True)
     region = TrustRegion(2, 4, best_value=Y.max().item())
     for _ in range(6):

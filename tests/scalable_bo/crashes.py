@@ -24,6 +24,7 @@ from scalable_bo.storage.lock import WriterLock
 from scalable_bo.study import surrogate
 from scalable_bo.study.study import Study
 from surrogates import CG
+from tests import problems
 from tests.forked import CONTEXT
 from tests.scalable_bo.objectives import with_a_child
 
@@ -43,9 +44,7 @@ def value(X: Tensor) -> Tensor:
 
 
 def history(num_rows: int) -> Tensor:
-    return SPACE.unnormalize(
-        torch.rand(num_rows, 2, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
-    )
+    return SPACE.unnormalize(problems.uniform(num_rows, 2, seed=7))
 
 
 def open_study(path: Path | None) -> Study:

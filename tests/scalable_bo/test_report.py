@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.image import imread
 
-from acquisition import ParallelThompsonSampling
 from scalable_bo.cli import main as cli
 from scalable_bo.report import page, svg, views
 from scalable_bo.report.snapshot import Snapshot
@@ -42,10 +40,9 @@ from scalable_bo.storage.storage import Ask, Source
 from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 from surrogates import CG
+from tests import problems
+from tests.quick import QUICK
 
-QUICK = partial(
-    ParallelThompsonSampling, num_candidates=100, num_rounds=2, num_starts=2, num_steps=5
-)
 SPACE = Space(
     x=Float(-2.0, 2.0), n=Int(1, 1000, log=True), kind=Categorical(["a", "b"]), fixed="yes"
 )
@@ -333,11 +330,7 @@ def test_the_curves_are_the_study_s_predictions_also_from_its_folder(
     tmp_path: Path, kept: bool, maximize: bool
 ) -> None:
     study = run(tmp_path / "study" if kept else None, maximize=maximize)
-    X = SPACE.unnormalize(
-        torch.rand(
-            30, SPACE.encoded_dim, generator=torch.Generator().manual_seed(2), dtype=torch.float64
-        )
-    )
+    X = SPACE.unnormalize(problems.uniform(30, SPACE.encoded_dim, seed=2))
     mean, std = study.predict(X)  # given the last value, too, which no ask knew
     snapshots = [study.snapshot()]
     if kept:
@@ -830,7 +823,7 @@ def test_the_best_point_of_the_page_is_that_of_the_result_under_noise_too() -> N
     space = Space(x=Float(-2.0, 2.0))
     study = Study(space, maximize=False, sampler=QUICK)
     X = torch.linspace(-2.0, 2.0, 60, dtype=torch.float64)[:, None]
-    noise = torch.randn(60, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    noise = problems.normal(60, seed=3)
     study.add_data(X, (X[:, 0] - 0.5).square() + noise)
     study.ask(1)
     result = study.result

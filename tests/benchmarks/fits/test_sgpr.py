@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.fits.scores import rbf_kernel
 from benchmarks.fits.sgpr import SGPR
 from surrogates import gaussian_likelihood
+from tests import problems
 
 N = 80
 M = 10
@@ -78,7 +79,7 @@ def test_predictions_are_those_of_the_approximate_posterior() -> None:
     X = model.train_inputs[0]
     y = model.train_targets
     Z = model.covar_module.inducing_points.detach()
-    points = torch.rand(5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    points = problems.uniform(5, 2, seed=1)
     kernel = rbf_kernel(2)
     K_XZ = kernel(X, Z).to_dense()
     K_ZZ = kernel(Z).to_dense()

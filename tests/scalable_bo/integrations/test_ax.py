@@ -27,6 +27,7 @@ from scalable_bo.integrations.ax import _Grid, pathwise_generation_strategy
 from scalable_bo.integrations.ax_node import ThompsonNode
 from scalable_bo.study import pace
 from surrogates import CG, Nystrom, PathwiseGP
+from tests import problems
 
 pytestmark = pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ax\..*")  # of Ax to itself
 
@@ -336,7 +337,7 @@ def test_a_small_grid_has_the_points_left_that_meet_the_constraints_and_are_not_
 def tell_many(client: Client, n: int) -> None:
     """Give a client n random trials, the best around x = 1.2 and y = 0.5."""
     experiment = client._experiment
-    X = 2.0 * torch.rand(n, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    X = 2.0 * problems.uniform(n, 2)
     arms = [Arm(name=f"0_{i}", parameters={"x": x, "y": y}) for i, (x, y) in enumerate(X.tolist())]
     trial = experiment.new_batch_trial().add_arms_and_weights(arms)
     trial.mark_running(no_runner_required=True)

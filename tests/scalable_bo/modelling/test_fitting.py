@@ -11,6 +11,7 @@ from scalable_bo.modelling.fitting import EVALUATIONS_TO_LEAD, fit_warped
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.surrogate import KeptSurrogate
 from surrogates import PathwiseGP
+from tests import problems
 
 CPU = torch.device("cpu")
 
@@ -63,7 +64,7 @@ def test_few_values_have_as_little_noise_as_they_say(
 
 
 def test_values_that_are_nothing_beside_a_new_one_are_no_start() -> None:
-    U = torch.rand(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    U = problems.uniform(8, 2)
     values = 1e-30 * torch.sin(4.0 * U).sum(1)
     before = TrainingData.of(U[:7], values[:7], None, True)
     values[7] = 1e306
@@ -138,7 +139,7 @@ def test_a_further_kernel_is_taken_where_the_likelihood_says_so(
 
 
 def test_a_kernel_that_falls_behind_is_not_fitted_to_the_end() -> None:
-    U = torch.rand(60, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    U = problems.uniform(60, 4)
     data = TrainingData.of(U, entangled(U), None, True)
     factory = SurrogateFactory.default(4, torch.float64, CPU)
     numbers = []

@@ -12,8 +12,9 @@ from torch import Tensor
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import fit_warped
 from scalable_bo.modelling.training import SCALES, Fences, LogGap, TrainingData
+from tests import problems
 
-U = torch.rand(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+U = problems.uniform(40, 2)
 FACTORY = SurrogateFactory.default(2, torch.float64, torch.device("cpu"))
 MANY_MAGNITUDES = -torch.exp(10.0 * (U - 0.4).square().sum(1) * 2.0)
 SMOOTH = torch.sin(3.0 * U).sum(1)

@@ -4,16 +4,13 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-import torch
 
 pytest.importorskip("fastapi")
 
-from acquisition import ParallelThompsonSampling
 from scalable_bo.serving import live
 from scalable_bo.serving.client import RemoteStudy
 from scalable_bo.serving.desk import Desk
@@ -21,13 +18,12 @@ from scalable_bo.serving.live import LiveView
 from scalable_bo.serving.server import Server
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.study.study import Study
+from tests import problems
+from tests.quick import QUICK
 from tests.scalable_bo.serving.requests import send
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>'\"&"
 SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 9), kind=Categorical(["a", HOSTILE]))
-QUICK = partial(
-    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
-)
 
 
 def value(params: dict[str, Any]) -> float:
@@ -180,7 +176,7 @@ def test_what_cannot_be_compared_or_sorted_is_said(view: LiveView, search: str, 
 def test_a_hundred_thousand_rows_have_bounded_charts_and_pages() -> None:
     num_rows = 100_000
     study = Study(Space(x=Float(0, 1), y=Float(0, 1)), maximize=True, num_initial=10**6)
-    X = torch.rand(num_rows, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    X = problems.uniform(num_rows, 2)
     study.add_data(X, X.sum(1))
     desk = Desk(study)
     view = LiveView(desk)

@@ -12,13 +12,14 @@ from scalable_bo.storage.log import digest_of, pack, replay, unpack
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes, Rows
 from scalable_bo.storage.storage import Ask, Change, Contents, Source, Write
+from tests import problems
 
 NAMES = ("a", "b")
 NAN = math.nan
 
 
 def points(count: int) -> Tensor:
-    return torch.rand(count, 3, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
+    return problems.uniform(count, 3, seed=count)
 
 
 def several(*values: Any) -> Outcomes:

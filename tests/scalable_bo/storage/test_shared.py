@@ -15,22 +15,19 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage.log import pack
 from scalable_bo.storage.shared import SQLStorage
 from scalable_bo.storage.storage import Write
 from scalable_bo.study.design import NotEnoughLeftError
 from scalable_bo.study.study import Study
+from tests.quick import QUICK
 from tests.scalable_bo.postgres import serving
 
 SPACE = Space(x=Float(0.0, 1.0), k=Int(0, 1000))
 NUM_PROCESSES = 3
 ROUNDS = 8
 BATCH = 2
-QUICK = partial(
-    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
-)
 
 
 @pytest.fixture(scope="module")

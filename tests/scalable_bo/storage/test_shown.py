@@ -8,6 +8,7 @@ import torch
 
 import scalable_bo as sbo
 from scalable_bo.storage.rounds import Batch
+from tests import problems
 
 SPACE = sbo.Space(rate=sbo.Float(1e-5, 1.0, log=True), kind=sbo.Categorical(["<b>a</b>", "b"]))
 
@@ -57,7 +58,7 @@ def test_names_and_choices_are_text_in_a_notebook() -> None:
 
 
 def test_paths_and_samplers_print_no_tensors() -> None:
-    X = torch.rand(30, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    X = problems.uniform(30, 2)
     model = sbo.PathwiseGP(X, X[:, :1], solver=sbo.CG())
     paths = model.paths(3)
     assert repr(paths) == "SamplePaths(3 functions of 30 weights of KernelBasis, torch.float64)"

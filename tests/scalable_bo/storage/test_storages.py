@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes
@@ -18,6 +17,7 @@ from scalable_bo.storage.shared import SQLStorage
 from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.storage.storage import Ask, Change, MemoryStorage, Source, Storage
 from scalable_bo.study.study import Study
+from tests.quick import QUICK
 from tests.scalable_bo.frames import timeless
 from tests.scalable_bo.postgres import serving
 from tests.scalable_bo.storage.toy_storage import Diary
@@ -32,9 +32,6 @@ STORAGES: dict[str, Callable[[Path], Storage]] = {
 }
 SETTINGS = {"space": {"a ≤ \udcff": [0.1 + 0.2, True, 1, "one"]}, "direction": "maximize"}
 COST = AskReport(0.25, 0.5, 1.0, 1e-3, "CG()", False, "log-ei: few")
-QUICK = partial(
-    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
-)
 SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 9), kind=Categorical(["a", "b"]))
 
 

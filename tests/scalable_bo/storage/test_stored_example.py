@@ -11,7 +11,6 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,17 @@ import pandas as pd
 import pytest
 import torch
 
-from acquisition import ParallelThompsonSampling
 from scalable_bo.report.snapshot import to_frame
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
 from scalable_bo.storage.legacy import read_texts
 from scalable_bo.storage.storage import MemoryStorage
 from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
+from tests.quick import QUICK
 from tests.scalable_bo.frames import timeless
 
 STORED = Path(__file__).parent / "stored"
 BOUNDS = torch.tensor([[-5.0, 0.0], [10.0, 15.0]])
-QUICK = partial(
-    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
-)
 
 
 def fits(params: dict[str, Any]) -> bool:

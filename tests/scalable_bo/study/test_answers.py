@@ -16,6 +16,7 @@ from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.study import answers
 from scalable_bo.study.study import Study
+from tests import problems
 
 QUICK = partial(
     ParallelThompsonSampling, num_candidates=100, num_rounds=3, num_starts=3, num_steps=10
@@ -34,7 +35,7 @@ def noisy(X: Tensor, scale: float = NOISE) -> Tensor:
 
 
 def points(n: int) -> Tensor:
-    U = torch.rand(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    U = problems.uniform(n, 2, seed=1)
     return SPACE.unnormalize(U)
 
 
@@ -170,7 +171,7 @@ def test_a_second_value_beside_the_best_tells_ripples_from_noise(scale: float) -
 @pytest.mark.parametrize("scale", [0.0, NOISE])
 def test_on_a_grid_a_repeated_value_tells_ripples_from_noise(scale: float) -> None:
     space = Space(k=Int(-100, 100), idle=Int(0, 5))
-    U = torch.rand(60, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    U = problems.uniform(60, 2, seed=1)
     X = space.unnormalize(U)
 
     def values(X: Tensor) -> Tensor:
@@ -278,9 +279,7 @@ def test_looking_at_the_answers_does_not_change_what_is_asked(tmp_path: Path) ->
 
 def test_importances_are_the_shares_of_the_variance() -> None:
     space = Space(a=Float(0, 1), b=Float(0, 1), idle=Float(0, 1), kind=Categorical(["p", "q"]))
-    U = torch.rand(
-        60, space.encoded_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
+    U = problems.uniform(60, space.encoded_dim)
     X = space.unnormalize(U)
     study = Study(space, maximize=True, strategy="thompson")
     study.add_data(X, 3.0 * X[:, 0] + X[:, 1] + X[:, 3])
@@ -335,7 +334,7 @@ def test_a_space_with_conditions_and_steps_is_optimised_stored_and_explained(
 def test_importances_do_not_depend_on_the_unit_of_values(unit: float) -> None:
     space = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
     study = Study(space, maximize=True, strategy="thompson", seed=0)
-    X = torch.rand(12, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    X = problems.uniform(12, 2)
     study.add_data(X, unit * (X[:, 0] + 0.1 * X[:, 1]))
     found = study.importances()
     assert sum(found.values()) == pytest.approx(1.0)

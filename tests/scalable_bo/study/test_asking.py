@@ -1,22 +1,19 @@
 """One ask: where its solve starts, how much it searches, what it says meanwhile."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Float, Space
 from scalable_bo.study.study import Study
 from surrogates import CG, Solution
 from surrogates.solvers.solver import Request
+from tests import problems
+from tests.quick import QUICK
 
-QUICK = partial(
-    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
-)
 SPACE = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
 STARTS: list[Tensor | None] = []
 
@@ -47,7 +44,7 @@ def test_a_solve_starts_from_the_last_weights_in_the_new_units(
             sampler=QUICK,
         )
 
-    X = torch.rand(40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    X = problems.uniform(40, 2)
     values = X[:, 0] - X[:, 1].square()
     study = open_study()
     study.add_data(X, values)
@@ -71,7 +68,7 @@ def test_a_solve_starts_from_the_last_weights_in_the_new_units(
 
 def test_an_ask_says_how_far_it_has_got() -> None:
     study = Study(SPACE, maximize=True, solver=CG(None), sampler=QUICK)
-    X = torch.rand(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    X = problems.uniform(20, 2)
     study.add_data(X, X[:, 0])
     lines: list[str] = []
     batch = study.ask(3, callback=lines.append)
@@ -90,7 +87,7 @@ def test_an_ask_that_does_not_fit_in_memory_is_refused_before_anything_is_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     study = Study(SPACE, maximize=True, sampler=QUICK)
-    X = torch.rand(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    X = problems.uniform(20, 2)
     study.add_data(X, X[:, 0])
     with monkeypatch.context() as patch:
         patch.setattr("surrogates.memory.available", lambda device: 2**16)

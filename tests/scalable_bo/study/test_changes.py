@@ -2,20 +2,16 @@
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.study.study import Study
+from tests.quick import QUICK
 from tests.scalable_bo.frames import timeless
 
-QUICK = partial(
-    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
-)
 SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 50))
 
 

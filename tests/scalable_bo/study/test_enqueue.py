@@ -1,19 +1,15 @@
 """Points that a user enqueues are evaluated next, and are not lost."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from acquisition import ParallelThompsonSampling
 from scalable_bo.space.space import Float, Int, LinearConstraint, Space
 from scalable_bo.study.study import Study
+from tests.quick import QUICK
 
-QUICK = partial(
-    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
-)
 SPACE = Space(LinearConstraint({"x": 1}, at_most=1.5), x=Float(-2.0, 2.0), n=Int(1, 9))
 WISHES = [{"x": 0.5, "n": 3}, {"x": -1.0, "n": 9}, {"x": 1.5, "n": 1}]
 

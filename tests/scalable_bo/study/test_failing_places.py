@@ -15,6 +15,7 @@ from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.study import pace
 from scalable_bo.study.pace import Rates
 from scalable_bo.study.study import Study
+from tests import problems
 
 QUICK = partial(
     ParallelThompsonSampling, num_candidates=200, num_rounds=4, num_starts=4, num_steps=20
@@ -67,7 +68,7 @@ def test_a_failing_half_is_left_alone_by_several_objectives() -> None:
 
 
 def points(n: int) -> Tensor:
-    return torch.rand(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return problems.uniform(n, 2)
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["table", "stream"])

@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from acquisition import ParallelThompsonSampling
 from scalable_bo.report.snapshot import to_frame
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.storage.checkpoints import load_checkpoint, save_checkpoint
@@ -32,12 +30,10 @@ from scalable_bo.storage.shared import CheckpointTable
 from scalable_bo.storage.sqlite import CheckpointFolder, append, connect
 from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
+from tests.quick import QUICK
 from tests.scalable_bo.frames import timeless
 from tests.scalable_bo.storage.test_storage import checkpoint
 
-QUICK = partial(
-    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
-)
 SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 50))
 MEGABYTE = 2**20
 

@@ -1,19 +1,14 @@
 """The initial design: how many values it gives, and what a batch holds while it lacks some."""
 
 import math
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from acquisition import ParallelThompsonSampling
 from scalable_bo.study.study import Study
-
-QUICK = partial(
-    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
-)
+from tests.quick import QUICK
 
 
 def make(dim: int = 3, num_initial: int | None = None, path: Path | None = None) -> Study:

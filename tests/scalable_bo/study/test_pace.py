@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from acquisition import ParallelThompsonSampling, multistart
+from acquisition import multistart
 from scalable_bo.modelling import fitting
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import fit_warped
@@ -21,17 +20,16 @@ from scalable_bo.study.pace import Rates, find_regions, measure_rates, plan_ask,
 from scalable_bo.study.study import Study
 from surrogates.functions import paths
 from surrogates.operators.differentiable import KernelBasis
+from tests import problems
+from tests.quick import QUICK
 
-QUICK = partial(
-    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
-)
 SPACE = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
 RATES = Rates(product=1e-9, gradient=1e-8, factor=1e-11)
 TOP = torch.tensor([0.2, 0.7], dtype=torch.float64)
 
 
 def points(n: int) -> Tensor:
-    return torch.rand(n, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return problems.uniform(n, 2)
 
 
 def value(X: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 from surrogates import PathwiseGP
+from tests import problems
 from tests.scalable_bo.frames import timeless
 
 QUICK = partial(
@@ -645,7 +646,7 @@ def test_a_scalarisation_rises_in_every_objective_and_ranks_its_own_path() -> No
     found = Scalarisations.draw(5, front, torch.Generator().manual_seed(0))
     assert found.weights.shape == (5, 2)
     torch.testing.assert_close(found.weights.sum(1), torch.ones(5, dtype=torch.float64))
-    Y = torch.rand(5, 7, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    Y = problems.uniform(5, 7, 2, seed=1)
     for j in range(2):
         more = Y.clone()
         more[..., j] += 0.1
@@ -687,7 +688,7 @@ def test_half_of_the_paths_extend_a_front(num_paths: int) -> None:
 
 
 def test_the_choice_of_a_batch_does_not_depend_on_the_units_of_the_objectives() -> None:
-    X = torch.rand(12, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    X = problems.uniform(12, 2)
     Y = torch.stack([X.sum(1).sin(), (3.0 * X[:, 0]).cos() - X[:, 1]], dim=1)
     batches = []
     for scale, offset in ((1.0, 0.0), (1e6, -3e6), (1e-6, 5.0)):
@@ -699,7 +700,7 @@ def test_the_choice_of_a_batch_does_not_depend_on_the_units_of_the_objectives() 
 
 
 def test_paths_of_several_outputs_are_scalarised_path_by_path() -> None:
-    X = torch.rand(12, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    X = problems.uniform(12, 2)
     models = [PathwiseGP(X, X[:, [j]].sin()) for j in range(2)]
     paths = tuple(model.paths(3) for model in models)
     weights = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]], dtype=torch.float64)

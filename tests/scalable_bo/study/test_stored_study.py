@@ -21,6 +21,7 @@ from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, S
 from scalable_bo.study import design
 from scalable_bo.study.study import Study
 from surrogates import CG
+from tests import problems
 
 QUICK = partial(
     ParallelThompsonSampling, num_candidates=100, num_rounds=3, num_starts=3, num_steps=10
@@ -43,9 +44,7 @@ def score(params: dict[str, Any]) -> float:
 
 
 def rows(count: int, seed: int = 0) -> pd.DataFrame:
-    U = torch.rand(
-        count, SPACE.encoded_dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
+    U = problems.uniform(count, SPACE.encoded_dim, seed=seed)
     frame = SPACE.to_frame(SPACE.unnormalize(U))
     return frame.assign(score=[score(params) for params in frame.to_dict("records")])
 

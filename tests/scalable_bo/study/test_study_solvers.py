@@ -1,16 +1,15 @@
 """Every solver, as its name or its paper has it, drives a study from its first values."""
 
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from acquisition.thompson import ParallelThompsonSampling
 from scalable_bo import Categorical, Float, Int, Space, Study
 from surrogates import PathwiseGP, Solver
 from tests import problems
 from tests.card import CARD
+from tests.quick import QUICK
 
 # What a stochastic method leaves of so few values, it says
 pytestmark = pytest.mark.filterwarnings("ignore::surrogates.solvers.run.UnsolvedWarning")
@@ -24,9 +23,6 @@ SPACES = {
 CASES = [(name, list(SPACES)[i % len(SPACES)], "thompson") for i, name in enumerate(CARD)]
 # These fit many kernels at every ask: a few cases are enough
 CASES += [("sgd", "3", "regions"), ("adasap", "6", "turbo"), ("cg-100", "mixed", "turbo")]
-LIGHT = partial(
-    ParallelThompsonSampling, num_candidates=60, num_rounds=2, num_starts=2, num_steps=3
-)
 
 
 def value(params: dict[str, Any]) -> float:
@@ -45,7 +41,7 @@ def test_every_solver_drives_a_study_from_its_first_values(
         num_initial=5,
         solver=CARD[solver],
         strategy=strategy,
-        sampler=LIGHT,
+        sampler=QUICK,
     )
     for batch in (5, 4):
         asked = study.ask(batch)
@@ -61,7 +57,7 @@ def test_solvers_of_large_systems_drive_a_study_of_several_objectives(solver: st
         num_initial=3,
         solver=CARD[solver],
         strategy="thompson",
-        sampler=LIGHT,
+        sampler=QUICK,
     )
     for batch in (3, 4):
         asked = study.ask(batch)

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.study.study import Study
+from tests import problems
 
 SPACE = Space(x=Float(-1.0, 2.0), n=Int(1, 1000))
 VALUES = st.one_of(st.floats(-1e9, 1e9), st.sampled_from([math.nan, math.inf, "broken", None]))
@@ -95,7 +96,7 @@ class StudyAsRows(RuleBasedStateMachine):
         values=st.lists(st.floats(-1e3, 1e3), min_size=5, max_size=5),
     )
     def add_data(self, count: int, seed: int, values: list[float]) -> None:
-        U = torch.rand(count, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        U = problems.uniform(count, 2, seed=seed)
         X = SPACE.unnormalize(U)
         y = values[:count]
         self.study.add_data(X, y)

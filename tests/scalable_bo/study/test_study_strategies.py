@@ -1,7 +1,6 @@
 """A study with any strategy: what it is told; opened again, it goes on alike."""
 
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from acquisition import STRATEGIES, ParallelThompsonSampling, Request, Strategy
+from acquisition import STRATEGIES, Request, Strategy
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.study import surrogate
 from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
+from tests import problems
 from tests.acquisition.random_points import RandomPoints
+from tests.quick import QUICK
 
-QUICK = partial(
-    ParallelThompsonSampling, num_candidates=50, num_rounds=2, num_starts=2, num_steps=5
-)
 PLANE = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
 MIXED = Space(rate=Float(1e-3, 1.0, log=True), layers=Int(1, 4), kind=Categorical(["a", "b"]))
 FINITE = Space(layers=Int(1, 6), kind=Categorical(["a", "b", "c"]))
@@ -222,7 +220,7 @@ def test_later_fits_wait_until_few_values_have_grown_by_a_tenth(
 
 def with_wild_values() -> tuple[Study, Tensor]:
     """Return a study of 40 values, of which three are wild, and the points of these."""
-    X = torch.rand(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    X = problems.uniform(40, 2)
     values = torch.sin(3.0 * X).sum(1)
     wild = [3, 17, 31]
     values[wild] = -1e6

@@ -8,6 +8,7 @@ from gpytorch.kernels import IndexKernel, Kernel, RBFKernel, ScaleKernel
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from surrogates import CG, Cholesky, PathwiseGP, RandomFeatures, fit, multi_task_kernel
+from tests import problems
 
 # GPyTorch's own, once in a process
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks")
@@ -59,7 +60,7 @@ def test_paths_are_of_the_posterior_of_each_task(kernel: str) -> None:
     made = KERNELS[kernel]()
     exact = PathwiseGP(X, Y, covar_module=made, solver=Cholesky())
     model = PathwiseGP(X, Y, covar_module=made, solver=CG(), num_features=8192)
-    points = torch.rand(6, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    points = problems.uniform(6, 2, seed=2)
     points = torch.cat([points.repeat(3, 1), torch.arange(3.0).repeat_interleave(6)[:, None]], 1)
     with torch.no_grad():
         expected = exact.posterior(points)

@@ -17,6 +17,7 @@ from surrogates import (
     Solver,
 )
 from surrogates.solvers.registry import SOLVERS, check_solver, make_solver
+from tests import problems
 from tests.surrogates.solvers.toy_solver import ConjugateResiduals
 
 
@@ -66,7 +67,7 @@ def test_a_further_solver_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_solver("cr", tolerance=1e-6) == ConjugateResiduals(tolerance=1e-6)
     with pytest.raises(ValueError, match="adasap-i, cr, got 'crr'"):
         check_solver("crr")
-    X = torch.rand(60, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    X = problems.uniform(60, 2)
     Y = torch.sin(6.0 * X[:, :1])
     model = PathwiseGP(X, Y, solver=make_solver("cr", tolerance=1e-8))
     mean = model.paths(3).mean(X[:5])
