@@ -51,43 +51,11 @@ HOSTILE = (
     " onerror=\"document.title='owned'\">'\"&amp;\x00\u202e$\\frac{"
 )
 VOID = {"meta"}
-KNOWN = {
-    "html",
-    "head",
-    "meta",
-    "title",
-    "style",
-    "body",
-    "main",
-    "h1",
-    "h2",
-    "p",
-    "dl",
-    "dt",
-    "dd",
-    "div",
-    "section",
-    "ul",
-    "li",
-    "i",
-}
-KNOWN |= {"h3", "figure", "figcaption", "ol", "details", "summary"}
-KNOWN |= {
-    "table",
-    "thead",
-    "tbody",
-    "tr",
-    "th",
-    "td",
-    "footer",
-    "svg",
-    "g",
-    "line",
-    "polyline",
-    "circle",
-    "rect",
-    "text",
-}
+ELEMENTS = """
+html head meta title style body main h1 h2 h3 p dl dt dd div section ul ol li i figure figcaption
+details summary table thead tbody tr th td footer svg g line polyline circle rect text
+"""
+KNOWN = set(ELEMENTS.split())
 
 
 class Page(HTMLParser):

@@ -39,32 +39,17 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_a_benchmark_writes_a_record_a_run_a_plot_and_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [
-        "--preset",
-        "smoke",
-        "--solver",
-        "cg,cholesky",
-        "--seeds",
-        "0-1",
-        "--q",
-        "4",
-        "--num-initial",
-        "50",
-    ]
-    assert (
-        call(
-            monkeypatch, "bench", "thompson", *arguments, "--out", str(tmp_path / "new" / "folder")
-        )
-        == 0
-    )
-    files = sorted(file.name for file in (tmp_path / "new" / "folder").iterdir())
+    out = tmp_path / "new" / "folder"
+    options = "--preset smoke --solver cg,cholesky --seeds 0-1 --q 4 --num-initial 50"
+    assert call(monkeypatch, *f"bench thompson {options} --out {out}".split()) == 0
+    files = sorted(file.name for file in out.iterdir())
     runs = [
         f"thompson_smoke_{solver}_l0.5_s{seed}.json"
         for solver in ("cg", "cholesky")
         for seed in (0, 1)
     ]
     assert files == sorted([*runs, "thompson.md", "thompson_smoke.png"])
-    record = json.loads((tmp_path / "new" / "folder" / runs[0]).read_text())
+    record = json.loads((out / runs[0]).read_text())
     assert record["complete"]
     assert record["settings"]["preset"]["q"] == 4
     assert [entry["num_points"] for entry in record["rounds"]] == [54, 58]
@@ -208,16 +193,7 @@ def test_ctrl_c_exits_with_130_and_says_what_has_been_written(
 def test_an_interrupted_benchmark_goes_on_and_keeps_what_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [
-        "bench",
-        "thompson",
-        "--preset",
-        "smoke",
-        "--solver",
-        "cg,svgp",
-        "--out",
-        str(tmp_path),
-    ]
+    arguments = f"bench thompson --preset smoke --solver cg,svgp --out {tmp_path}".split()
     with monkeypatch.context() as patch:
         interrupt_after(2, patch)
         assert call(monkeypatch, *arguments) == 130
@@ -290,19 +266,8 @@ def test_regression_writes_records_and_a_table_and_keeps_what_is_finished(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "out"
-    arguments = [
-        "bench",
-        "regression",
-        "--data",
-        "toy",
-        "--data-dir",
-        str(data_dir),
-        "--split",
-        "0-1",
-        "--mean-only",
-        "--out",
-        str(out),
-    ]
+    toy = f"bench regression --data toy --data-dir {data_dir} --split 0-1"
+    arguments = f"{toy} --mean-only --out {out}".split()
     assert call(monkeypatch, *arguments, "--solver", "cg,svgp") == 0
     names = [
         f"regression_toy_{split}_{solver}_mean.json"
@@ -354,25 +319,9 @@ def read_rows(path: Path) -> list[str]:
 def test_options_of_regression_reach_the_run(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = (
-        "--solver sgd,subset --noise 1e-3 --sgd-steps 20 --num-points 40 --dtype float64"
-        " --mean-only"
-    )
-    assert (
-        call(
-            monkeypatch,
-            "bench",
-            "regression",
-            "--data",
-            "toy",
-            "--data-dir",
-            str(data_dir),
-            *options.split(),
-            "--out",
-            str(tmp_path),
-        )
-        == 0
-    )
+    toy = f"bench regression --data toy --data-dir {data_dir} --out {tmp_path} --mean-only"
+    options = "--solver sgd,subset --noise 1e-3 --sgd-steps 20 --num-points 40 --dtype float64"
+    assert call(monkeypatch, *f"{toy} {options}".split()) == 0
     (sgd,) = tmp_path.glob("regression_toy_0_sgd_noise0.001_mean_sgd_steps=20_dtype=float64.json")
     (subset,) = tmp_path.glob("*subset*.json")
     assert json.loads(sgd.read_text())["settings"]["budget"] == {"sgd_steps": 20}
@@ -386,30 +335,9 @@ def test_a_user_s_table_is_measured(
     pandas.DataFrame(toy_table(), columns=["a", "b", "c", "price"]).to_parquet(
         tmp_path / "homes.parquet"
     )
-    arguments = [
-        "bench",
-        "regression",
-        "--data",
-        str(tmp_path / "homes.parquet"),
-        "--out",
-        str(tmp_path / "out"),
-        "--mean-only",
-    ]
-    assert (
-        call(
-            monkeypatch,
-            *arguments,
-            "--target",
-            "price",
-            "--split",
-            "0,11",
-            "--test-fraction",
-            "0.25",
-            "--solver",
-            "cholesky",
-        )
-        == 0
-    )
+    homes = f"bench regression --data {tmp_path}/homes.parquet --out {tmp_path}/out --mean-only"
+    options = "--target price --split 0,11 --test-fraction 0.25 --solver cholesky"
+    assert call(monkeypatch, *f"{homes} {options}".split()) == 0
     record = json.loads(
         (
             tmp_path / "out" / "regression_homes.price_11_cholesky_mean_test_fraction=0.25.json"
@@ -417,7 +345,7 @@ def test_a_user_s_table_is_measured(
     )
     assert (record["num_train"], record["num_test"]) == (90, 30)
     capsys.readouterr()
-    assert call(monkeypatch, *arguments, "--target", "prize") == 2
+    assert call(monkeypatch, *f"{homes} --target prize".split()) == 2
     assert "got 'prize'. Near it: price." in capsys.readouterr().err
 
 
@@ -435,18 +363,8 @@ def test_an_interrupted_regression_leaves_its_records_and_the_table(
         return run_one(cell, *arguments)
 
     monkeypatch.setattr(RegressionCell, "run", interrupted)
-    arguments = [
-        "--data",
-        "toy",
-        "--data-dir",
-        str(data_dir),
-        "--split",
-        "0-1",
-        "--mean-only",
-        "--out",
-        str(tmp_path),
-    ]
-    assert call(monkeypatch, "bench", "regression", *arguments) == 130
+    toy = f"bench regression --data toy --data-dir {data_dir} --split 0-1"
+    assert call(monkeypatch, *f"{toy} --mean-only --out {tmp_path}".split()) == 130
     assert (
         capsys.readouterr().err.splitlines()[-1]
         == f"Interrupted; 1 complete run and regression.md in {tmp_path};"
@@ -459,16 +377,8 @@ def test_an_interrupted_regression_leaves_its_records_and_the_table(
 def test_the_table_is_made_again_without_a_run(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = [
-        "--data",
-        "toy",
-        "--data-dir",
-        str(data_dir),
-        "--mean-only",
-        "--out",
-        str(tmp_path),
-    ]
-    assert call(monkeypatch, "bench", "regression", *arguments) == 0
+    toy = f"bench regression --data toy --data-dir {data_dir}"
+    assert call(monkeypatch, *f"{toy} --mean-only --out {tmp_path}".split()) == 0
     written = (tmp_path / "regression.md").read_text()
     (tmp_path / "regression.md").unlink()
     assert call(monkeypatch, "bench", "table", "--out", str(tmp_path)) == 0

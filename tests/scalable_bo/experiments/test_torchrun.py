@@ -52,17 +52,8 @@ def test_one_voice_speaks_where_there_is_one_process(
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
     monkeypatch.setenv("WORLD_SIZE", "1")
     write_toy_folder(tmp_path)
-    options = [
-        "--data",
-        "toy",
-        "--solver",
-        "cholesky",
-        "--data-dir",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    assert call(monkeypatch, "bench", "regression", *options) == 0
+    toy = f"bench regression --data toy --data-dir {tmp_path} --out {tmp_path}/out"
+    assert call(monkeypatch, *toy.split(), "--solver", "cholesky") == 0
     assert len(list((tmp_path / "out").glob("*.json"))) == 1
 
 
@@ -73,17 +64,8 @@ def test_two_processes_find_what_one_finds_and_the_first_writes_it(
 ) -> None:
     write_toy_folder(tmp_path)
     names = ["cg", "asap"]
-    options = [
-        "--data",
-        "toy",
-        "--solver",
-        ",".join(names),
-        "--tolerance",
-        "1e-4",
-        "--dtype",
-        "float64",
-    ]
-    options += ["--data-dir", str(tmp_path)]
+    solvers = f"--solver {','.join(names)} --tolerance 1e-4 --dtype float64"
+    options = f"--data toy --data-dir {tmp_path} {solvers}".split()
     assert call(monkeypatch, "bench", "regression", *options, "--out", str(tmp_path / "one")) == 0
     torchrun = [
         sys.executable,

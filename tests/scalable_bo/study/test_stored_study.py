@@ -403,19 +403,8 @@ def test_columns_named_like_parameters_stay_apart() -> None:
     study = make(space=Space(value=Float(0, 1), noise=Int(1, 3)))
     batch = study.ask(1)
     study.tell(batch.ids, [7.0])
-    assert study.to_dataframe().columns.tolist() == [
-        "value",
-        "noise",
-        "value_",
-        "noise_",
-        "status",
-        "reason",
-        "ask",
-        "asked",
-        "told",
-        "seconds",
-        "note",
-    ]
+    columns = "value noise value_ noise_ status reason ask asked told seconds note"
+    assert study.to_dataframe().columns.tolist() == columns.split()
     assert study.to_dataframe()["value_"].tolist() == [7.0]
     study = make(space=Space(value=Float(0, 1), value_=Int(1, 3)))
     study.tell(study.ask(1).ids, [7.0])
