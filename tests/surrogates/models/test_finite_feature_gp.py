@@ -27,14 +27,10 @@ from surrogates import (
 )
 from surrogates.functions.features import PriorPaths
 from tests import problems
+from tests.surrogates.models.toy_model import YVAR, D, N, X, Y, law
+from tests.surrogates.models.toy_model import Z as Q
 
-N = 60
-D = 2
 F = 12
-X = problems.uniform(N, D)
-Y = 10 + 4 * torch.sin(5 * X.sum(1, keepdim=True)) + 0.3 * problems.normal(N, 1, seed=2)
-YVAR = 0.05 + 0.3 * problems.uniform(N, 1, seed=3)
-Q = problems.uniform(3, 4, D, seed=1)
 
 
 class Network(nn.Module):
@@ -84,12 +80,6 @@ def dense(model: FiniteFeatureGP, **changes: Any) -> SingleTaskGP:
     return SingleTaskGP(
         X, Y, covar_module=model.covar_module, mean_module=model.mean_module, **own, **changes
     )
-
-
-def law(model: SingleTaskGP, points: Tensor = Q) -> tuple[Tensor, Tensor]:
-    with torch.no_grad():
-        posterior = model.posterior(points)
-        return posterior.mean, posterior.distribution.covariance_matrix
 
 
 @pytest.mark.filterwarnings("ignore:Data .* is not standardized")

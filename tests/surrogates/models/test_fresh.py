@@ -21,33 +21,14 @@ from surrogates import (
     Nystrom,
     PathwiseGP,
     VariationalGP,
-    gaussian_likelihood,
 )
 from tests import problems
-
-N = 60
-D = 2
-X = problems.uniform(N, D)
-Y = 10 + 4 * torch.sin(5 * X.sum(1, keepdim=True)) + 0.3 * problems.normal(N, 1, seed=2)
-Z = problems.uniform(3, 4, D, seed=1)
-TIGHT = CG(tolerance=1e-10, preconditioner=None, max_epochs=2000)
-BOUNDS = torch.tensor([[0.0, -0.5], [1.0, 1.5]]).double()
-
-
-def settings(**changes: Any) -> dict[str, Any]:
-    kernel = problems.scaled(problems.matern(1.5, 0.4), 1.3)
-    return {
-        "covar_module": kernel,
-        "likelihood": gaussian_likelihood(0.02),
-        "num_paths": 8,
-        "num_features": 64,
-        **changes,
-    }
+from tests.surrogates.models.toy_model import BOUNDS, FEW, TIGHT, D, N, X, Y, Z, law, settings
 
 
 def inducing(**changes: Any) -> InducingPathwiseGP:
     return InducingPathwiseGP(
-        X, Y, inducing_points=X[:20], **{**settings(), **changes, "solver": None}
+        X, Y, inducing_points=X[:20], **{**settings(**FEW), **changes, "solver": None}
     )
 
 
@@ -56,14 +37,16 @@ def variational(**changes: Any) -> VariationalGP:
         X,
         Y,
         inducing_points=X[:20],
-        **{**settings(), **{k: v for k, v in changes.items() if k != "solver"}},
+        **{**settings(**FEW), **{k: v for k, v in changes.items() if k != "solver"}},
     )
 
 
 MODELS: dict[str, Callable[..., PathwiseGP]] = {
-    "paths": lambda **changes: PathwiseGP(X, Y, **{**settings(), "solver": TIGHT, **changes}),
-    "exact": lambda **changes: PathwiseGP(X, Y, **{**settings(), "solver": Cholesky(), **changes}),
-    "small": lambda **changes: PathwiseGP(X, Y, **{**settings(), **changes}),
+    "paths": lambda **changes: PathwiseGP(X, Y, **{**settings(**FEW), "solver": TIGHT, **changes}),
+    "exact": lambda **changes: PathwiseGP(
+        X, Y, **{**settings(**FEW), "solver": Cholesky(), **changes}
+    ),
+    "small": lambda **changes: PathwiseGP(X, Y, **{**settings(**FEW), **changes}),
     "inducing": inducing,
     "variational": variational,
 }
@@ -86,12 +69,6 @@ CHANGES: dict[str, Callable[[PathwiseGP], Any]] = {
     ),
     "in_place": lambda m: m.train_targets.mul_(0.5),
 }
-
-
-def law(model: PathwiseGP, points: Tensor = Z) -> tuple[Tensor, Tensor]:
-    with torch.no_grad():
-        posterior = model.posterior(points)
-        return posterior.mean, posterior.distribution.covariance_matrix
 
 
 def assert_same_law(
@@ -169,11 +146,8 @@ def test_inputs_are_set_in_the_users_units_in_every_mode(kind: str) -> None:
     law(model)
     new = 0.5 * X
     model.set_train_data(new, model.train_targets)  # in evaluation mode
-    fresh = PathwiseGP(
-        new,
-        Y,
-        **{**settings(), "solver": model.solver, "input_transform": Normalize(D, bounds=BOUNDS)},
-    )
+    transform = Normalize(D, bounds=BOUNDS)
+    fresh = PathwiseGP(new, Y, solver=model.solver, **settings(**FEW, input_transform=transform))
     assert_same_law(model, fresh, rtol=1e-6, atol=1e-6)
     model.train()
     assert torch.equal(model.train_inputs[0], new)

@@ -11,7 +11,6 @@ import pytest
 import torch
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import (
@@ -28,19 +27,11 @@ from surrogates import (
 )
 from tests import problems
 from tests.refusals import assert_refused
+from tests.surrogates.models.toy_model import YVAR, D, N, X, Y, kernel
 
-N = 60
-D = 2
 M = 15
 NOISE = 0.02
-X = problems.uniform(N, D)
-Y = 10 + 4 * torch.sin(5 * X.sum(1, keepdim=True)) + 0.3 * problems.normal(N, 1, seed=2)
-YVAR = 0.05 + 0.3 * problems.uniform(N, 1, seed=3)
 TEST = problems.uniform(4, D, seed=1)
-
-
-def kernel() -> Kernel:
-    return problems.scaled(problems.matern(1.5, 0.4), 1.3)
 
 
 def settings(**changes: Any) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.kernels import (
     GridInterpolationKernel,
-    Kernel,
     LinearKernel,
     PeriodicKernel,
     PiecewisePolynomialKernel,
@@ -46,28 +45,13 @@ from surrogates import (
 from surrogates.rules.solved import AllData
 from tests import problems
 from tests.refusals import assert_refused
-
-N = 60
-D = 2
-X = problems.uniform(N, D)
-Y = 10 + 4 * torch.sin(5 * X.sum(1, keepdim=True)) + 0.3 * problems.normal(N, 1, seed=2)
-YVAR = 0.05 + 0.3 * problems.uniform(N, 1, seed=3)
-Z = problems.uniform(3, 4, D, seed=1)
-TIGHT = CG(tolerance=1e-10, preconditioner=None, max_epochs=2000)  # paths, whose weights are exact
-
-
-def kernel() -> Kernel:
-    return problems.scaled(problems.matern(1.5, 0.4), 1.3)
+from tests.surrogates.models.toy_model import TIGHT, YVAR, D, N, X, Y, Z, kernel, settings
 
 
 def mean(value: float) -> ConstantMean:
     module = ConstantMean()
     module.constant = value
     return module
-
-
-def settings(**changes: Any) -> dict[str, Any]:
-    return {"covar_module": kernel(), "likelihood": gaussian_likelihood(0.02), **changes}
 
 
 VARIANTS: dict[str, Callable[[], dict[str, Any]]] = {

@@ -38,24 +38,13 @@ from surrogates import (
     PathwiseSamplePath,
     UnsolvedWarning,
     VariationalGP,
-    gaussian_likelihood,
 )
 from surrogates.models.registrations import TiledLinearPath
 from tests import problems
+from tests.surrogates.models.toy_model import D, N, X, settings
 
-N = 60
-D = 2
-X = problems.uniform(N, D)
 Y = 10 + 4 * torch.sin(5 * X.sum(1, keepdim=True))
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
-
-
-def settings(**changes: Any) -> dict[str, Any]:
-    return {
-        "covar_module": problems.scaled(problems.matern(1.5, 0.4), 1.3),
-        "likelihood": gaussian_likelihood(0.02),
-        **changes,
-    }
 
 
 MODELS: dict[str, Callable[[], PathwiseGP]] = {

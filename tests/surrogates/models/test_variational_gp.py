@@ -10,7 +10,6 @@ import torch
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood, VariationalELBO
 from gpytorch.models import ApproximateGP
@@ -22,30 +21,18 @@ from surrogates import PathwiseGP, VariationalGP, fit_variational, gaussian_like
 from surrogates.rules import variational as rule
 from tests import problems
 from tests.refusals import assert_refused
+from tests.surrogates.models.toy_model import YVAR, D, N, X, Y, kernel, settings
 
-N = 60
 M = 12
-D = 2
-X = problems.uniform(N, D)
-Y = 10 + 4 * torch.sin(5 * X.sum(1, keepdim=True)) + 0.3 * problems.normal(N, 1, seed=2)
-YVAR = 0.05 + 0.3 * problems.uniform(N, 1, seed=3)
 Z = problems.uniform(M, D, seed=4)
 Q = problems.uniform(9, D, seed=1)
-
-
-def kernel() -> Kernel:
-    return problems.scaled(problems.matern(1.5, 0.4), 1.3)
-
-
-def one_noise() -> dict[str, Any]:
-    return {"covar_module": kernel(), "likelihood": gaussian_likelihood(0.02)}
 
 
 def known_noise() -> dict[str, Any]:
     return {"covar_module": kernel(), "train_Yvar": YVAR}
 
 
-NOISES = {"one-noise": one_noise, "known-noise": known_noise}
+NOISES = {"one-noise": settings, "known-noise": known_noise}
 each_noise = pytest.mark.parametrize("settings", NOISES.values(), ids=NOISES)
 
 
@@ -53,7 +40,7 @@ def variational(**changes: Any) -> VariationalGP:
     return VariationalGP(
         X,
         Y,
-        **{**one_noise(), "inducing_points": Z, "num_paths": 64, "num_features": 128, **changes},
+        **{**settings(), "inducing_points": Z, "num_paths": 64, "num_features": 128, **changes},
     )
 
 
@@ -157,7 +144,7 @@ def test_predictions_are_those_of_gpytorch(settings: Callable[[], dict[str, Any]
 def test_more_inducing_points_raise_the_bound_up_to_the_evidence() -> None:
     bounds = [variational(inducing_points=X[:m]).elbo() for m in (5, 20, 40, N)]
     assert bounds == sorted(bounds) and bounds[0] < bounds[-1] - 1.0
-    assert bounds[-1] <= exact_log_likelihood(**one_noise()) + 1e-6
+    assert bounds[-1] <= exact_log_likelihood(**settings()) + 1e-6
 
 
 def test_the_chunk_size_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,7 +475,7 @@ def test_transforms_are_respected(fitted: bool) -> None:
     moved = VariationalGP(
         lower + width * X,
         7 - 3 * Y,
-        **one_noise(),
+        **settings(),
         inducing_points=lower + width * Z,
         input_transform=transform,
         num_paths=8,
