@@ -83,23 +83,6 @@ def test_more_samples_come_nearer_to_the_truth() -> None:
     assert errors[1] < errors[0]
 
 
-def test_an_interruption_keeps_the_best_so_far() -> None:
-    model = PathwiseGP(X, CLEAR + 0.01 * NOISE)
-    before = hyperparameters(model)
-    told: list[float] = []
-
-    def interrupt(step: int, value: float) -> None:
-        told.append(value)
-        if step == 12:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fit_sample(model, callback=interrupt)
-    assert len(told) == 12 and max(told) > told[0] + 50.0
-    assert not torch.equal(hyperparameters(model), before)
-    assert model.noise.item() < 0.5
-
-
 def test_an_irrelevant_input_has_a_lengthscale_in_its_range() -> None:
     model = fit_sample(
         PathwiseGP(X, CLEAR, covar_module=problems.matern(2.5, ard_num_dims=2).to(X))

@@ -485,12 +485,13 @@ def test_appended_data_count_like_data_from_the_start(
 
     def built(rows: int) -> PathwiseGP:
         settings = {"train_Yvar": noise[..., :rows, :]} if known_noise else {}
+        settings |= TRANSFORMS["normalize"](batch, m)
         return MODES[mode](
             X[..., :rows, :], Y[..., :rows, :], outcome_transform=None, **settings, **inducing
         )
 
     model = built(N - k)
-    law(model, points(3))
+    before = law(model, points(3))
     conditioned = model.condition_on_observations(
         X[..., -k:, :], Y[..., -k:, :], **({"noise": noise[..., -k:, :]} if known_noise else {})
     )
@@ -498,6 +499,10 @@ def test_appended_data_count_like_data_from_the_start(
     torch.testing.assert_close(
         law(conditioned, points(3)), law(built(N), points(3)), rtol=1e-6, atol=1e-6
     )
+    torch.testing.assert_close(law(model, points(3)), before)  # it has seen nothing new
+    assert type(conditioned) is type(model)
+    inputs = conditioned.train().train_inputs[0]  # in the user's units
+    torch.testing.assert_close(inputs, X.unsqueeze(-3).expand_as(inputs) if m > 1 else X)
 
 
 def test_a_solve_accounts_for_every_output_and_data_set() -> None:

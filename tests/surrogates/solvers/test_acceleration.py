@@ -80,6 +80,7 @@ def epochs(nu: float, mu: float | None) -> float:
     return total
 
 
+@pytest.mark.slow
 def test_residuals_that_fall_slowly_take_fewer_epochs_and_others_as_many() -> None:
     # Far from what float32 cannot resolve, the ratio is between .6 and .9
     assert epochs(2.5, None) < 0.97 * epochs(2.5, 0.5 / 30)

@@ -87,8 +87,9 @@ def test_points_in_a_crowd_are_drawn_less_often() -> None:
         assert (drawn >= 36).float().mean() > 0.3  # 0.1 if they were drawn uniformly
 
 
-@pytest.mark.parametrize("blocks", ["leverage", "dpp"])
-@pytest.mark.parametrize("make", [SketchAndProject.sap, SketchAndProject.asap])
+@pytest.mark.parametrize(
+    ("blocks", "make"), [("leverage", SketchAndProject.sap), ("dpp", SketchAndProject.asap)]
+)
 def test_sampled_blocks_lead_to_the_solution(blocks: str, make: type[SketchAndProject]) -> None:
     system = problems.system(120, 0.01)
     rhs = problems.normal(120, 3)

@@ -123,7 +123,7 @@ def test_a_column_of_which_one_region_says_nothing_is_not_taken_for_solved() -> 
     assert "stopped improving" not in solution.note
 
 
-@pytest.mark.parametrize("n", [1000, 17_000])
+@pytest.mark.parametrize("n", [1000, pytest.param(17_000, marks=pytest.mark.slow)])
 def test_a_right_hand_side_of_few_rows_is_not_taken_for_solved(n: int) -> None:
     X = problems.uniform(n, 3, dtype=torch.float32)
     kernel = problems.matern(1.5, 0.03)
