@@ -27,7 +27,7 @@ from acquisition.strategy import Strategy
 from scalable_bo._packages import require
 from scalable_bo.integrations.ax_node import ThompsonNode, node_to_dict
 from scalable_bo.integrations.box import Box, LinearConstraints
-from scalable_bo.integrations.chooser import Chooser, fitted_model, split_batches
+from scalable_bo.integrations.chooser import choose_batch, fitted_model, split_batches
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.design import ENUMERATED_UP_TO
@@ -295,11 +295,14 @@ class ThompsonAcquisition(Acquisition):
             seconds = self.options.get("ask_seconds") if request.choices is None else None
             (dataset,) = self._datasets()
             data = _training_data(dataset, box, request.goal["maximize"])
-            chosen, choice = Chooser(factory, strategy, seconds).generate(
+            chosen, choice = choose_batch(
+                factory,
+                strategy,
                 data,
                 request.q,
                 request.generator,
                 lambda model, size: replace(on_cube, model=model, q=size),
+                seconds,
             )
             if choice:
                 self.models_used = [dict.fromkeys(dataset.outcome_names, choice)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,57 +17,45 @@ from scalable_bo.study.pace import end_of_fit, local_parts, plan_here
 from surrogates import PathwiseGP
 
 
-@dataclass(frozen=True)
-class Chooser:
-    """Chooses batches of one outcome as a study does.
+def choose_batch(
+    factory: SurrogateFactory,
+    strategy: Strategy,
+    data: TrainingData,
+    q: int,
+    generator: torch.Generator,
+    request_of: Callable[[PathwiseGP, int], Request],
+    seconds: float | None,
+) -> tuple[Tensor, str]:
+    """Return a batch of one outcome on the unit cube as a study chooses it, and what it is by, in a
+    line; nothing without a time.
 
-    Attributes:
+    Args:
         factory: of surrogates.
         strategy: answers a request.
-        seconds: that a batch is to take; ``None`` for as long as all values take.
+        data: all values.
+        request_of: makes the request for some points by a model.
+        seconds: that the batch is to take; ``None`` for as long as all values take.
     """
-
-    factory: SurrogateFactory
-    strategy: Strategy
-    seconds: float | None = None
-
-    def generate(
-        self,
-        data: TrainingData,
-        q: int,
-        generator: torch.Generator,
-        request_of: Callable[[PathwiseGP, int], Request],
-    ) -> tuple[Tensor, str]:
-        """Return a batch on the unit cube, and what it is by, in a line; nothing without a time.
-
-        Args:
-            data: all values.
-            request_of: makes the request for some points by a model.
-        """
-        deadline = None
-        reason = ""
-        if self.seconds is not None:
-            deadline = end_of_fit(time.perf_counter(), self.seconds)
-            plan = plan_here(self.factory, data.U, len(data.U), q, self.seconds)
-            reason = plan.reason
-            if plan.num_rows is not None:
-                parts = local_parts(
-                    self.factory, self.strategy, plan, data, q, generator, deadline=deadline
-                )
-                chosen = choose_parts(
-                    parts,
-                    lambda part: request_of(part.models[0], part.q),
-                    self.strategy.generate,
-                    generator,
-                )
-                return chosen.points, reason
-        model, kept = fitted_model(
-            self.factory, self.strategy, data, q, generator, deadline=deadline
-        )
-        request = request_of(model, q)
-        if kept.kept is not None:  # values are left out, not their points
-            request = request.beside(data.U[~kept.kept].to(request.bounds))
-        return self.strategy.generate(request), reason
+    deadline = None
+    reason = ""
+    if seconds is not None:
+        deadline = end_of_fit(time.perf_counter(), seconds)
+        plan = plan_here(factory, data.U, len(data.U), q, seconds)
+        reason = plan.reason
+        if plan.num_rows is not None:
+            parts = local_parts(factory, strategy, plan, data, q, generator, deadline=deadline)
+            chosen = choose_parts(
+                parts,
+                lambda part: request_of(part.models[0], part.q),
+                strategy.generate,
+                generator,
+            )
+            return chosen.points, reason
+    model, kept = fitted_model(factory, strategy, data, q, generator, deadline=deadline)
+    request = request_of(model, q)
+    if kept.kept is not None:  # values are left out, not their points
+        request = request.beside(data.U[~kept.kept].to(request.bounds))
+    return strategy.generate(request), reason
 
 
 def fitted_model(

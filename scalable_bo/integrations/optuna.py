@@ -22,7 +22,7 @@ from acquisition import Request, Strategy
 from acquisition.strategies import make_strategy
 from acquisition.strategy import Sampler
 from scalable_bo._packages import require
-from scalable_bo.integrations.chooser import Chooser, fitted_model, split_batches
+from scalable_bo.integrations.chooser import choose_batch, fitted_model, split_batches
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.goal import Goal
@@ -279,8 +279,9 @@ class ThompsonSampler(BaseSampler):
                 points = self._of_several(goal, data, (U, Y), q, generator, request_of)
             else:
                 seconds = self._ask_seconds if left is None else None
-                chooser = Chooser(self._factory(U), self._strategy, seconds)
-                points, self._choice = chooser.generate(data[0], q, generator, request_of)
+                points, self._choice = choose_batch(
+                    self._factory(U), self._strategy, data[0], q, generator, request_of, seconds
+                )
         return trials.params(points)
 
     def _num_startup(self, dim: int) -> int:
