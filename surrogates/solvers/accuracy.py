@@ -21,11 +21,12 @@ and the share of directions that have not been solved,
 
     u = 1 − tr(Q H) / n = E ε_j r_j / σ_j²,    where W = Q B,
 
-is an error of that many posterior standard deviations.
+is an error of that many posterior standard deviations. It is that of the columns looked at: others
+have stopped, and what they leave unsolved would keep these from ever being solved.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -57,10 +58,12 @@ class PosteriorError(ResidualRows, Judge):
         noise_draw: (m, 1 + s) ε in these rows.
         num_means: how many of the first columns are means, if several posteriors are solved at
             once.
+        looked_at: indices of the columns looked at last; ``None`` before.
     """
 
     noise_draw: Tensor
     num_means: int = 1
+    looked_at: Tensor | None = field(default=None, init=False)
 
     @classmethod
     def for_targets(
@@ -77,6 +80,10 @@ class PosteriorError(ResidualRows, Judge):
         """
         square = self.rhs.square().mean(0)
         return (self._left.mean() / torch.where(square > 0, square, 1.0)).sqrt()
+
+    def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        self.looked_at = columns
+        return super().look(columns, W)
 
     def of_residuals(self, W: Tensor, R: Tensor, solve: Apply) -> Tensor:
         """Return the errors of all columns of a direct solve, (1 + s,), given W and R (n, 1 + s).
@@ -120,6 +127,10 @@ class PosteriorError(ResidualRows, Judge):
         of_paths = squares[:, drawn].mean(1)
         uneven = of_paths.max() / of_paths.mean() if bool(of_paths.mean() > 0) else 1.0
         shares = e * r / noise
+        if self.looked_at is not None:
+            shares = shares[:, torch.isin(drawn, self.looked_at)]
+        if not shares.numel():
+            return (found * uneven).sqrt()
         scatter = shares.var() / shares.numel()
         unsolved = (shares.mean().square() - scatter).clamp_min(0.0) / deviation.mean()
         return (found * uneven + unsolved).sqrt()

@@ -52,6 +52,19 @@ SOLVERS = {
 }
 
 
+def test_columns_that_have_stopped_do_not_keep_others_from_being_solved() -> None:
+    problem = PROBLEMS["noisy"]
+    system = problem.system()
+    posterior = PosteriorError.for_targets(system, problem.targets)
+    exact = torch.linalg.solve(system.to_dense(), system.rhs(problem.targets))
+    everything = torch.arange(exact.shape[1])
+    stopped, _ = posterior.look(everything, 0.8 * exact)
+    assert stopped.min() > 0.1
+    for running in (everything[-3:], everything[:1]):
+        error, _ = posterior.look(running, exact[:, running])
+        assert error.max() < 1e-3
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("method", SOLVERS)
 def test_a_solve_ends_where_the_posterior_is_right(name: str, method: str) -> None:
