@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.botorch_suite import runner
+from tests.botorch_suite import peers, runner
 
 ROOT = Path(__file__).parents[1]
 TESTS = """
@@ -124,3 +124,36 @@ def test_an_unknown_mode_is_refused(folder: Path, capsys: pytest.CaptureFixture[
     assert (
         "BOTORCH_MODE must be one of exact, paths, botorch, got 'fast'" in capsys.readouterr().err
     )
+
+
+def test_other_peers_tests_meet_our_models(tmp_path: Path) -> None:
+    names = [test.partition("::")[2] for test in peers.FILES["scikit-learn"]]
+    claims = [f"def {name}(): assert issubclass({{}}, GPRegressor)" for name in names]
+    (tmp_path / "test_gpr.py").write_text(
+        "from sklearn.gaussian_process import GaussianProcessRegressor as Model\n"
+        "from surrogates import GPRegressor\n"
+        + "\n".join(claim.format("Model" if i else "int") for i, claim in enumerate(claims))
+    )
+    expected = tmp_path / "expected.toml"
+    expected.write_text(
+        f"[[scikit-learn]]\nreason = 'a reason'\ntests = ['test_gpr.py::{names[0]}']"
+    )
+    arguments = ["scikit-learn", str(tmp_path), "--expected", str(expected)]
+    command = [sys.executable, "-m", "tests.botorch_suite.peers", *arguments]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(names) - 1} passed, 1 xfailed" in done.stdout
+
+
+def test_a_folder_without_the_peers_tests_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        peers.main(["gpytorch", str(tmp_path)])
+    assert "`folder` must hold test_simple_gp_regression.py" in capsys.readouterr().err
