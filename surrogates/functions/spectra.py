@@ -50,7 +50,6 @@ from gpytorch.kernels import (
 from linear_operator import to_dense
 from scipy.special import gammaincinv
 from torch import Tensor
-from torch.nn import Parameter
 
 from surrogates.functions.draws import (
     LARGEST_RATIO,
@@ -76,6 +75,7 @@ from surrogates.operators.forms import (
     FORMS,
     KernelForm,
     StationaryKernel,
+    composed,
     form_of,
     kind_of,
     leaves,
@@ -424,19 +424,8 @@ class WaveSource:
         ]
         return parts[0][0](tails) if len(parts) == 1 else self._combined(parts, tails)
 
-    def _main_effects(self, kernel: MainEffectsKernel, columns: Tensor, tails: Tensor) -> Waves:
-        return self._called(kernel.summands(), columns, tails)
-
-    def _structure(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
-        """A sum or product of one kernel of every input, which may have a lengthscale for each."""
-        parts = [deepcopy(kernel.base_kernel) for _ in columns]
-        for i, part in enumerate(parts):
-            part.active_dims = columns.new_tensor([i])
-            for own in part.modules():
-                if getattr(own, "has_lengthscale", False) and own.lengthscale.shape[-1] > 1:
-                    own.raw_lengthscale = Parameter(own.raw_lengthscale[..., [i]])
-        kind = ProductKernel if isinstance(kernel, ProductStructureKernel) else AdditiveKernel
-        return self._called(kind(*parts), columns, tails)
+    def _by_name(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
+        return self._called(composed(kernel, len(columns)), columns, tails)
 
     def _harmonics(self, rate: float, period: float, column: Tensor, tails: Tensor) -> Waves:
         orders, ratios = harmonics(rate, tails, self.generator)
@@ -660,11 +649,11 @@ FORMS |= {
     PolynomialKernel: KernelForm(("power",), WaveSource._polynomial),
     CategoricalKernel: KernelForm(("ard_num_dims",), WaveSource._categorical),
     TanimotoKernel: KernelForm((), WaveSource._tanimoto),
-    AdditiveStructureKernel: KernelForm(None, WaveSource._structure),
-    ProductStructureKernel: KernelForm(None, WaveSource._structure),
+    AdditiveStructureKernel: KernelForm(None, WaveSource._by_name),
+    ProductStructureKernel: KernelForm(None, WaveSource._by_name),
     IndexKernel: KernelForm(None, WaveSource._index, of_one_input=True),
     PositiveIndexKernel: KernelForm(None, WaveSource._index, of_one_input=True),
-    MainEffectsKernel: KernelForm(("ard_num_dims",), WaveSource._main_effects),
+    MainEffectsKernel: KernelForm(("ard_num_dims",), WaveSource._by_name),
     TaskKernel: KernelForm(("num_tasks", "rank"), WaveSource._index, of_one_input=True),
 }
 register_kernel(ConstantKernel, spectrum=_constant, settings=())

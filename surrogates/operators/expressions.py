@@ -16,8 +16,7 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, RQKernel, ScaleKernel
 from torch import Tensor
 
-from surrogates.operators.forms import StationaryKernel, kind_of
-from surrogates.operators.main_effects import MainEffectsKernel
+from surrogates.operators.forms import StationaryKernel, composed, kind_of
 
 # Of a Matérn kernel κ = c g_ν(√(2ν t)): ν and c
 MATERN = {"matern12": (0.5, 1.0), "matern32": (1.5, 1.0), "matern52": (2.5, 1.0 / 3.0)}
@@ -47,8 +46,8 @@ def kernel_values(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
         return reduce(torch.add if kind is AdditiveKernel else torch.mul, parts)
     if whole and kind is ScaleKernel:
         return kernel.outputscale.detach() * kernel_values(kernel.base_kernel, X, Z)
-    if whole and kind is MainEffectsKernel:
-        return kernel_values(kernel.summands(), X, Z)
+    if whole and (written := composed(kernel, X.shape[-1])) is not kernel:
+        return kernel_values(written, X, Z)
     if kind is RQKernel and not kernel.batch_shape:
         lengthscale = kernel.lengthscale.detach().reshape(-1)
         one = torch.ones_like(lengthscale[0])

@@ -17,6 +17,7 @@ All ways compute the same formula and agree to rounding. The environment variabl
 import logging
 import warnings
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -24,15 +25,19 @@ from typing import Any
 import torch
 from gpytorch.kernels import (
     AdditiveKernel,
+    AdditiveStructureKernel,
     Kernel,
     MaternKernel,
     ProductKernel,
+    ProductStructureKernel,
     RBFKernel,
     ScaleKernel,
 )
 from torch import Tensor
+from torch.nn import Parameter
 
 from surrogates.operators import native
+from surrogates.operators.main_effects import MainEffectsKernel
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +124,24 @@ def leaves(kernel: Kernel, columns: Tensor) -> Iterator[tuple[Kernel, Tensor]]:
                     f" {len(columns)}. Give `active_dims`."
                 )
             yield kernel, columns
+
+
+def composed(kernel: Kernel, dim: int) -> Kernel:
+    """Return the sum or product of others, with parameters of their own, that a kernel of ``dim``
+    inputs is under another name; itself if it is none.
+    """
+    kind = kind_of(kernel)
+    if kind is MainEffectsKernel:
+        return kernel.summands()
+    if kind not in (AdditiveStructureKernel, ProductStructureKernel):
+        return kernel
+    parts = [deepcopy(kernel.base_kernel).requires_grad_(False) for _ in range(dim)]
+    for i, part in enumerate(parts):
+        part.active_dims = torch.tensor([i], device=next(kernel.parameters()).device)
+        for own in part.modules():
+            if getattr(own, "has_lengthscale", False) and own.lengthscale.shape[-1] > 1:
+                own.raw_lengthscale = Parameter(own.raw_lengthscale[..., [i]], requires_grad=False)
+    return (AdditiveKernel if kind is AdditiveStructureKernel else ProductKernel)(*parts)
 
 
 def unscaled(kernel: Kernel) -> tuple[Tensor, Kernel]:

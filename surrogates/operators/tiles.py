@@ -17,9 +17,8 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.operators import cuda, native
-from surrogates.operators.forms import PROFILES, StationaryKernel, kind_of, unscaled
+from surrogates.operators.forms import PROFILES, StationaryKernel, composed, kind_of, unscaled
 from surrogates.operators.linalg import matmul
-from surrogates.operators.main_effects import MainEffectsKernel
 from surrogates.operators.sparse import SparseRows, sparse_rows
 from surrogates.operators.tanimoto import TanimotoForm, TanimotoKernel, squared_lengths
 
@@ -316,13 +315,12 @@ class ComposedTiles(KernelTiles):
         factor, kernel = unscaled(kernel)
         if active_dims is not None or kernel.batch_shape:
             return None
-        if type(kernel) is MainEffectsKernel:
-            kernel = kernel.summands()
+        kernel = composed(kernel, X1.shape[-1])
         kinds = {AdditiveKernel: SumTiles, ProductKernel: ProductTiles}
-        composed = kinds.get(kind_of(kernel))
-        if composed is None:
+        tiles = kinds.get(kind_of(kernel))
+        if tiles is None:
             return None
-        return composed([KernelTiles.of(part, X1, X2) for part in kernel.kernels], factor)
+        return tiles([KernelTiles.of(part, X1, X2) for part in kernel.kernels], factor)
 
     def _each(self, change: Callable[[KernelTiles], KernelTiles]) -> KernelTiles:
         return type(self)([change(part) for part in self.parts], self.factor)

@@ -5,9 +5,18 @@ from itertools import combinations_with_replacement
 
 import pytest
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, LinearKernel, ProductKernel
+from gpytorch.kernels import (
+    AdditiveKernel,
+    AdditiveStructureKernel,
+    Kernel,
+    LinearKernel,
+    ProductKernel,
+    ProductStructureKernel,
+    RBFKernel,
+)
 
 from surrogates import TanimotoKernel
+from surrogates.operators.expressions import kernel_values
 from surrogates.operators.tiles import GenericTiles, KernelTiles
 from tests import problems
 from tests.problems import DIM
@@ -57,3 +66,25 @@ def test_a_whole_that_is_no_plain_sum_evaluates_itself() -> None:
         AdditiveKernel(problems.rbf(batch_shape=torch.Size([2])), problems.matern(1.5)),
     ):
         assert isinstance(KernelTiles.of(kernel, X, X), GenericTiles)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", [AdditiveStructureKernel, ProductStructureKernel])
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_kernel_of_every_input_is_the_sum_or_product_of_its_inputs(
+    kind: type[Kernel], shared: bool
+) -> None:
+    lengths = torch.linspace(0.4, 0.8, DIM)
+    base = (
+        RBFKernel() if shared else problems.with_lengthscale(RBFKernel(ard_num_dims=DIM), lengths)
+    )
+    kernel = kind(base, DIM).double()
+    X = problems.uniform(6, DIM)
+    Z = problems.uniform(9, DIM, seed=1)
+    made = KernelTiles.of(kernel, X, Z)
+    expected = problems.own_evaluation(kernel, X, Z)
+    torch.testing.assert_close(made.tile(slice(None), slice(None)), expected)
+    torch.testing.assert_close(kernel_values(kernel, X, Z), expected)
+    # GPyTorch does not evaluate the diagonal of the product
+    variances = problems.own_evaluation(kernel, X, X).diagonal()
+    torch.testing.assert_close(KernelTiles.of(kernel, X, X).diagonal(), variances)
