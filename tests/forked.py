@@ -7,6 +7,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
         "torch.fx.experimental.symbolic_shapes",  # imports SymPy, where the first kernel is made
+        "scalable_bo.storage.shared",
         "tests.acquisition.shared_batches",
         "tests.scalable_bo.experiments.shared_rounds",
         "tests.scalable_bo.peaks",

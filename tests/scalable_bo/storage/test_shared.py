@@ -1,6 +1,5 @@
 """Many processes write one study in a database: no point is asked for twice, no value is lost."""
 
-import multiprocessing
 import os
 import signal
 import time
@@ -21,6 +20,7 @@ from scalable_bo.storage.shared import SQLStorage
 from scalable_bo.storage.storage import Write
 from scalable_bo.study.design import NotEnoughLeftError
 from scalable_bo.study.study import Study
+from tests.forked import CONTEXT
 from tests.quick import QUICK
 from tests.scalable_bo.postgres import serving
 
@@ -28,6 +28,7 @@ SPACE = Space(x=Float(0.0, 1.0), k=Int(0, 1000))
 NUM_PROCESSES = 3
 ROUNDS = 8
 BATCH = 2
+NUM_POINTS = 103  # of one budget, no multiple of what is asked for at once
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +76,9 @@ def work(url: str, name: str, told: Any, rounds: int = ROUNDS) -> None:
 def test_every_process_asks_for_other_points_and_no_value_is_lost(
     url: str, request: pytest.FixtureRequest, opened: Callable[..., Study]
 ) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    told: Any = spawn.Queue()
+    told: Any = CONTEXT.Queue()
     workers = [
-        multiprocessing.get_context("spawn").Process(
-            target=work, args=(url, request.node.name, told)
-        )
+        CONTEXT.Process(target=work, args=(url, request.node.name, told))
         for _ in range(NUM_PROCESSES)
     ]
     for worker in workers:
@@ -103,11 +101,10 @@ def test_every_process_asks_for_other_points_and_no_value_is_lost(
 def test_a_process_that_is_killed_loses_nothing_and_keeps_nobody_waiting(
     url: str, request: pytest.FixtureRequest, opened: Callable[..., Study]
 ) -> None:
-    spawn = multiprocessing.get_context("spawn")
     random = Random(0)
-    told: Any = spawn.Queue()
+    told: Any = CONTEXT.Queue()
     study = opened(num_initial=30, sampler=QUICK)
-    worker = spawn.Process(target=work, args=(url, request.node.name, told, 1000))
+    worker = CONTEXT.Process(target=work, args=(url, request.node.name, told, 1000))
     known: set[int] = set()
     worker.start()
     known |= set(told.get(timeout=300))
@@ -167,11 +164,11 @@ def test_each_optimises_beside_the_other_and_nothing_is_evaluated_twice(
 
 def optimize_by_threads(url: str, name: str, together: Any, evaluated: Any) -> None:
     study = Study(SPACE, maximize=True, storage=url, name=name, num_initial=1000)
-    with study, study.optimizing(203):
+    with study, study.optimizing(NUM_POINTS):
         together.wait(300)  # so that all are there before one ends
         study.optimize(
             partial(note_and_wait, evaluated),
-            rounds=50,
+            rounds=NUM_POINTS,
             batch=5,
             executor=lambda: ThreadPoolExecutor(2),
             progress=False,
@@ -187,21 +184,20 @@ def note_and_wait(evaluated: Any, params: Any) -> float:
 def test_processes_that_optimise_at_once_spend_one_budget(
     url: str, request: pytest.FixtureRequest, opened: Callable[..., Study]
 ) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    evaluated: Any = spawn.Queue()
-    arguments = (url, request.node.name, spawn.Barrier(NUM_PROCESSES), evaluated)
+    evaluated: Any = CONTEXT.Queue()
+    arguments = (url, request.node.name, CONTEXT.Barrier(NUM_PROCESSES), evaluated)
     workers = [
-        spawn.Process(target=optimize_by_threads, args=arguments) for _ in range(NUM_PROCESSES)
+        CONTEXT.Process(target=optimize_by_threads, args=arguments) for _ in range(NUM_PROCESSES)
     ]
     for worker in workers:
         worker.start()
-    points = [evaluated.get(timeout=300) for _ in range(203)]
+    points = [evaluated.get(timeout=300) for _ in range(NUM_POINTS)]
     for worker in workers:
         worker.join()
         assert worker.exitcode == 0
     assert evaluated.empty()
-    assert len(set(points)) == 203
-    assert opened().result.num_observations == 203
+    assert len(set(points)) == NUM_POINTS
+    assert opened().result.num_observations == NUM_POINTS
     assert opened().unfinished().ids == []
 
 
@@ -244,9 +240,8 @@ def test_an_ask_of_more_than_is_left_says_so_and_a_process_that_is_killed_holds_
         with other.optimizing(100), pytest.raises(NotEnoughLeftError, match="at most 1"):
             other.ask(2)
         assert opened().ask(4).ids == [2, 3, 4, 5]  # of no budget
-    spawn = multiprocessing.get_context("spawn")
-    started = spawn.Event()
-    worker = spawn.Process(target=hold_a_budget, args=(url, request.node.name, started))
+    started = CONTEXT.Event()
+    worker = CONTEXT.Process(target=hold_a_budget, args=(url, request.node.name, started))
     worker.start()
     assert started.wait(300)
     os.kill(worker.pid or 0, signal.SIGKILL)
