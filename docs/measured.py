@@ -210,12 +210,18 @@ def ten_epochs() -> Rows:
 
 
 def sweep() -> Rows:
-    """Return how long the solver that `auto` chooses takes beside the others."""
+    """Return how long the solver that `auto` chooses takes beside the others, where both reach an
+    error of 0.1.
+    """
     ratios: dict[int, list[dict[str, float]]] = {}
     for content in load("solver_sweep")["cells"].values():
         seconds = {
-            name: fmean(run["seconds"] for run in runs) for name, runs in content["solvers"].items()
+            name: fmean(run["seconds"] for run in runs)
+            for name, runs in content["solvers"].items()
+            if fmean(run["error"] for run in runs) <= 0.1
         }
+        if "auto" not in seconds or len(seconds) == 1:
+            continue
         own = seconds.pop("auto")
         found = {name: own / other for name, other in seconds.items()}
         ratios.setdefault(content["cell"]["n"], []).append(found | {"best": max(found.values())})
