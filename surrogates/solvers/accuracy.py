@@ -26,7 +26,7 @@ have stopped, and what they leave unsolved would keep these from ever being solv
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -58,12 +58,10 @@ class PosteriorError(ResidualRows, Judge):
         noise_draw: (m, 1 + s) ε in these rows.
         num_means: how many of the first columns are means, if several posteriors are solved at
             once.
-        looked_at: indices of the columns looked at last; ``None`` before.
     """
 
     noise_draw: Tensor
     num_means: int = 1
-    looked_at: Tensor | None = field(default=None, init=False)
 
     @classmethod
     def for_targets(
@@ -80,10 +78,6 @@ class PosteriorError(ResidualRows, Judge):
         """
         square = self.rhs.square().mean(0)
         return (self._left.mean() / torch.where(square > 0, square, 1.0)).sqrt()
-
-    def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        self.looked_at = columns
-        return super().look(columns, W)
 
     def of_residuals(self, W: Tensor, R: Tensor, solve: Apply) -> Tensor:
         """Return the errors of all columns of a direct solve, (1 + s,), given W and R (n, 1 + s).
@@ -126,9 +120,7 @@ class PosteriorError(ResidualRows, Judge):
         found = squares.mean(0)
         of_paths = squares[:, drawn].mean(1)
         uneven = of_paths.max() / of_paths.mean() if bool(of_paths.mean() > 0) else 1.0
-        shares = e * r / noise
-        if self.looked_at is not None:
-            shares = shares[:, torch.isin(drawn, self.looked_at)]
+        shares = (e * r / noise)[:, torch.isin(drawn, self.looked_at)]
         if not shares.numel():
             return (found * uneven).sqrt()
         scatter = shares.var() / shares.numel()

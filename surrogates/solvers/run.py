@@ -127,11 +127,13 @@ class ResidualRows(Watch):
         rhs: (m, s) B in these rows.
         weights, gaps: (m, s) weights and residuals in these rows, as of the last look at each
             column; NaN before the first.
+        looked_at: the columns looked at last; all before the first look.
     """
 
     system: BlockSystem
     index: Tensor
     rhs: Tensor
+    looked_at: Tensor = field(init=False)
     weights: Tensor = field(init=False)
     gaps: Tensor = field(init=False)
     scale: Tensor = field(init=False)
@@ -140,6 +142,7 @@ class ResidualRows(Watch):
         self.weights = torch.full_like(self.rhs, math.nan)
         self.gaps = self.weights.clone()
         self.scale = torch.ones_like(self.rhs[0])
+        self.looked_at = torch.arange(len(self.scale), device=self.scale.device)
 
     @classmethod
     def of(cls, system: BlockSystem, rhs: Tensor) -> "ResidualRows":
@@ -148,6 +151,7 @@ class ResidualRows(Watch):
         return cls(system, index, system.rows.take(rhs, index).double())
 
     def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        self.looked_at = columns
         double = self._double
         before = double.entries
         size = max(FEWEST_COLUMNS, WEIGHTS_AT_ONCE // self.system.n)
