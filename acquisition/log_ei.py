@@ -55,7 +55,7 @@ LEAST_VARIANCE = 1e-14  # of the prior one: what rounding leaves of none
 MOST_PENDING = 32  # points whose values are drawn with a new one's
 EVALUATED_AT_ONCE = 1024  # points
 NUM_BEST = 4  # data points that it is sought around
-# Of the values' variance: a surrogate of a function without noise may take that much of it for
+# A surrogate of a function without noise may take that much of the values' variance for
 # noise. More is noise, or ripples that the kernel is too smooth for.
 NEGLIGIBLE_NOISE = 1e-2
 FEWEST_REPEATED = 30  # values, before which a fit says little of noise
@@ -108,8 +108,8 @@ class LogEIStrategy(ForFewValues):
             generator = request.generator
             seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
             with warnings.catch_warnings():
-                # Of rows that nearly repeat, and of line searches that end early: what was reached
-                # is a point all the same
+                # Rows may nearly repeat, and line searches end early: what was reached is a point
+                # all the same
                 warnings.simplefilter("ignore", NumericalWarning)
                 warnings.simplefilter("ignore", BotorchWarning)
                 point = self._best_point(improvement, models, request, pending, seed)

@@ -21,7 +21,7 @@ from surrogates.systems.system import Rows
 ADAM_DECAYS = (0.9, 0.999)
 ADAM_EPSILON = 1e-8
 SCREENED_AT_ONCE = 2**23  # values of paths × candidates held at a time
-# Of values that tell one maximum from another, but not the points beside one
+# Values may tell one maximum from another, but not the points beside one
 NUM_COMPARED = 64  # candidates
 LARGEST_ROUNDING = 0.05  # beside how far the values of a path differ from candidate to candidate
 FINE_RATE = 0.1  # of the ascent by such values, where the paths themselves are ascended after it
@@ -29,7 +29,7 @@ FINE_RATE = 0.1  # of the ascent by such values, where the paths themselves are 
 KEPT = 1 / 3
 FEWEST_KEPT = 4
 LAST_RATE = 0.1  # of the learning rate, at the end of a pruned ascent
-# Of ascents on functions of few terms
+# For ascents on functions of few terms
 NUM_CENTRES = 1000
 LEAST_DATA = 4 * NUM_CENTRES
 FEWEST_STARTS = 10

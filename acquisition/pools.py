@@ -239,7 +239,7 @@ class Choosing:
             distances = torch.cdist(
                 scaled[new], scaled, compute_mode="donot_use_mm_for_euclid_dist"
             )
-            # Of two new ones the first stays
+            # The first of two new ones stays
             before = torch.arange(len(X), device=X.device) < new.unsqueeze(1)
             refused[new] = ((distances <= DUPLICATE_DISTANCE) & (before | ~is_new)).any(1)
         if self.known is not None:

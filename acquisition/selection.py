@@ -79,7 +79,7 @@ class KnownPoints:
         first = torch.searchsorted(self.places, places - REACH)
         count = torch.searchsorted(self.places, places + REACH) - first
         rows = torch.arange(len(near), device=X.device).repeat_interleave(count)
-        # Of a pair of a point and a known one, the latter's place
+        # The place of the known one, in pairs of a point and a known one
         others = torch.arange(len(rows), device=X.device) - (count.cumsum(0) - count - first)[rows]
         for part in spans(len(rows), max(1, COMPARED_AT_ONCE // X.shape[-1])):
             gaps = scaled[rows[part]] - self.points[others[part]]

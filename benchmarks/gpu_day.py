@@ -68,7 +68,7 @@ class DayStep(Cell[None]):
     def run(self, data: None, on_status: Status, state: Path | None) -> Iterator[Record]:
         """Yield how the command ended."""
         start = time.monotonic()
-        # Which ends all that the command has started, also where it is told to end itself
+        # This ends all that the command has started, also where it is told to end itself
         limit = ("timeout", f"--kill-after={self.seconds_to_end}", f"{max(self.end - start, 0.01)}")
         with subprocess.Popen(
             (*limit, *self.command),

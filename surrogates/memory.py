@@ -29,7 +29,7 @@ GIBIBYTE = 2**30
 DEVICE_TYPES = {"cuda"}  # with generators of their own
 MANY = 2**18  # numbers, which a CPU draws in about two milliseconds
 DEFAULT_CPU_BUDGET = 2 * GIBIBYTE
-# Of float32: d², values, slopes, weights and the temporaries between them, or half as many of
+# In float32: d², values, slopes, weights and the temporaries between them; or half as many in
 # float64
 TILES_HELD = 16
 NUM_CALLS = 3  # that are timed

@@ -86,7 +86,7 @@ def assert_close_solutions(
     assert (distance <= allowed).all(), f"{distance} > {allowed}"
 
 
-# Of claims that are the same in any arithmetic, once a solve agrees with a dense one in all
+# For claims that are the same in any arithmetic, once a solve agrees with a dense one in all
 in_one_arithmetic = pytest.mark.parametrize(
     "arithmetic", [(Tiled, torch.float32)], ids=["tiled-float32"], indirect=True
 )

@@ -44,7 +44,7 @@ PEERS = {
     "optuna-tpe": _optuna("tpe"),
     "optuna-cmaes": _optuna("cmaes", "cmaes"),
     "botorch-qlognei": Peer("botorch_peers", "ExpectedImprovementSearch"),
-    # Which takes failures for the worst value so far
+    # This one takes failures for the worst value so far
     "botorch-qlognei-worst": Peer(
         "botorch_peers", "ExpectedImprovementSearch", {"failed": "worst"}
     ),

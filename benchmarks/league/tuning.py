@@ -50,7 +50,7 @@ class Tuning:
         data = self.load(return_X_y=True)
         folds = KFold(self.num_folds, shuffle=True, random_state=0)
         with warnings.catch_warnings():
-            # Of settings that are poor, as some must be
+            # Some settings must be poor, and warn
             warnings.simplefilter("ignore")
             scores = [
                 cross_val_score(self.model(**params), *data, scoring=self.scoring, cv=folds)

@@ -61,7 +61,7 @@ from surrogates.solvers.registry import check_solver
 
 EXACT_UP_TO = 20_000
 THOMPSON = "thompson"
-# Whose inputs, noise, features and blocks the Thompson problem has
+# The Thompson problem has its inputs, noise, features and blocks
 PRESET = find_preset("adasap2025")
 
 

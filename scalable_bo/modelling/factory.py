@@ -30,7 +30,7 @@ from surrogates.operators.main_effects import MainEffectsKernel
 
 MEAN_WEIGHTS = "mean_weights"
 WARPED = "warped"  # in a checkpoint's tensors if its values are: the number of the scale
-# Of few values: less noise than that is none; a prior that lets it be as little
+# For few values: less noise than that is none; a prior that lets it be as little
 LENGTHSCALE_WEIGHT = 0.1  # of the prior of lengthscales
 LEAST_NOISE = 1e-6
 FIRST_NOISE = 1e-2

@@ -19,8 +19,8 @@ from scalable_bo.space.parameters import Categorical, Float, Parameter
 from scalable_bo.space.plain_values import finite, read_fields
 from surrogates.callers import quote
 
-# Of the largest value that the terms can take together: what two ways of adding the same numbers
-# may differ by, in float32.
+# Two ways of adding the same numbers may differ by so much in float32, in shares of the largest
+# value that the terms can take together.
 TOLERANCE = 1e-6
 CallableConstraint = Callable[[dict[str, Any]], Any]
 

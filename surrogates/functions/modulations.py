@@ -256,7 +256,7 @@ def _rates(least: float, largest: float, quantiles: Array) -> tuple[Array, Array
     end = HIGHEST - low
 
     def density(u: Array) -> Array:
-        # Of a point, −log t − log ‖x‖² has Gumbel's law
+        # At a point, −log t − log ‖x‖² has Gumbel's law
         wanted = (np.exp(-np.exp(u + low)) - np.exp(-np.exp(u + high))) / (high - low)
         return 0.5 * wanted + 0.5 * (u >= start) / (end - start)
 

@@ -34,7 +34,7 @@ NOISE = "noise"  # of every target, standardised
 PARAMETER = "state."
 
 MEANS = (ConstantMean, ZeroMean)
-# Of every class, the attributes that its constructor takes, in their order
+# The attributes of every class that its constructor takes, in their order
 CONSTRAINTS: dict[type[constraints.Interval], tuple[str, ...]] = {
     constraints.Interval: ("lower_bound", "upper_bound"),
     constraints.GreaterThan: ("lower_bound",),

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from surrogates.operators.forms import StationaryKernel, composed, kind_of
 
-# Of a Matérn kernel κ = c g_ν(√(2ν t)): ν and c
+# ν and c of the Matérn kernels κ = c g_ν(√(2ν t))
 MATERN = {"matern12": (0.5, 1.0), "matern32": (1.5, 1.0), "matern52": (2.5, 1.0 / 3.0)}
 
 

@@ -265,7 +265,7 @@ def _units(targets: Array) -> tuple[Array, Array]:
     """Return the mean (m,) and standard deviation (m,) of the columns of ``targets`` (n, m); the
     latter is 1 where they differ by rounding alone.
     """
-    # Of numbers up to 1, whose sums and squares neither overflow nor vanish
+    # Sums and squares of numbers up to 1 neither overflow nor vanish
     largest = np.abs(targets).max(0)
     largest = np.where(largest > 0.0, largest, 1.0)
     mean = (targets / largest).mean(0)

@@ -288,7 +288,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         if isinstance(self.kernel, Kernel):
             return deepcopy(self.kernel).to(X).requires_grad_(False)
         kernel = RBFKernel().to(X).requires_grad_(False)
-        # Of one point or a constant, any lengthscale will do
+        # Any lengthscale will do for one point or a constant
         variance = X.var(correction=0).item() or 1.0
         lengthscale = (
             math.sqrt(0.5 * X.shape[1] * variance) if self.kernel is None else float(self.kernel)

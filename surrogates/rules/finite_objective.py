@@ -112,7 +112,7 @@ class Objective:
 
     def log_likelihood(self, loss: float) -> float:
         """Return log p(y), with priors, in nats, for an estimate ``loss`` of ℓ."""
-        # Of the residuals, where variances are known
+        # The units of the residuals, where variances are known
         units = self.noise.log().sum().item() if self.noise.ndim else 0.0
         return -0.5 * (loss + units + len(self.X) * math.log(2.0 * math.pi))
 

@@ -106,7 +106,7 @@ class DeterminantalSampler(RowSampler):
         table[:, 0] = 0.0
         for j in range(r):
             table[j + 1, 1:] = torch.logaddexp(table[j, 1:], table[j, :-1] + logs[j])
-        # Of the others, when l are from the first r
+        # The weight of the others, when l are from the first r
         from_rest = torch.arange(size, -1, -1, dtype=torch.float64, device="cpu")
         log_others = torch.where(
             from_rest <= others,

@@ -184,7 +184,7 @@ class LinearSystem(ABC):
         self.num_data = num_data
         self.noise = torch.as_tensor(noise, dtype=like.dtype, device=like.device)
         self.entries = 0
-        # Of a shared system, the noise of the data held here
+        # A shared system holds the noise of its own data alone
         own_data = rows.num_held if rows.is_shared else num_data
         if self.noise.shape not in ((), (own_data,)):
             raise ValueError(
