@@ -30,9 +30,6 @@ Result = TypeVar("Result")
 TILE_SIDE = {"cpu": 512}
 DEFAULT_SIDE = 8192  # elsewhere, where it fits
 SMALLEST_SIDE = 64  # where memory for less is not there, nothing else is either
-# Parts of this many functions, or of a power of two, are rounded alike wherever they are evaluated:
-# in one process, or shared by several
-FUNCTIONS_TOGETHER = 16
 LARGEST_CANCELLATION = 1e-4  # of d², at the distances where the kernel changes
 
 
@@ -617,7 +614,7 @@ def tiled_rowwise(side: int, tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Ten
     values = W.new_zeros(len(tiles.X1))
     gradient = torch.zeros_like(tiles.X1)
     point_step = min(points, side)
-    for group in spans(num_functions, _functions_at_once(side // point_step)):
+    for group in spans(num_functions, side // point_step):
         weights = W[:, group].T.contiguous().unsqueeze(1)  # by columns they are read half as fast
         for part in spans(points, point_step):
             rows = (
@@ -630,9 +627,3 @@ def tiled_rowwise(side: int, tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Ten
                 values[rows] += value
                 gradient[rows] += slope
     return values.view(num_functions, points), gradient.view(num_functions, points, -1)
-
-
-def _functions_at_once(most: int) -> int:
-    if most >= FUNCTIONS_TOGETHER:
-        return most - most % FUNCTIONS_TOGETHER
-    return 2 ** max(0, most.bit_length() - 1)
