@@ -23,6 +23,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from gpytorch.constraints import Positive
 from gpytorch.kernels import (
     AdditiveKernel,
     AdditiveStructureKernel,
@@ -137,10 +138,13 @@ def composed(kernel: Kernel, dim: int) -> Kernel:
         return kernel
     parts = [deepcopy(kernel.base_kernel).requires_grad_(False) for _ in range(dim)]
     for i, part in enumerate(parts):
-        part.active_dims = torch.tensor([i], device=next(kernel.parameters()).device)
+        part.active_dims = torch.tensor([i], device=kernel.device)
         for own in part.modules():
             if getattr(own, "has_lengthscale", False) and own.lengthscale.shape[-1] > 1:
-                own.raw_lengthscale = Parameter(own.raw_lengthscale[..., [i]], requires_grad=False)
+                lengthscale = own.lengthscale[..., [i]]
+                own.raw_lengthscale = Parameter(lengthscale, requires_grad=False)
+                own.register_constraint("raw_lengthscale", Positive())  # in place of bounds for all
+                own.lengthscale = lengthscale
     return (AdditiveKernel if kind is AdditiveStructureKernel else ProductKernel)(*parts)
 
 

@@ -27,6 +27,7 @@ from botorch.models.kernels.infinite_width_bnn import InfiniteWidthBNNKernel
 from botorch.models.kernels.linear_truncated_fidelity import LinearTruncatedFidelityKernel
 from botorch.models.kernels.orthogonal_additive_kernel import OrthogonalAdditiveKernel
 from botorch.models.kernels.positive_index import PositiveIndexKernel
+from gpytorch.constraints import Interval
 from gpytorch.kernels import Kernel, RBFKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
@@ -91,7 +92,8 @@ def spectral_mixture(d: int) -> Kernel:
 
 
 def anisotropic(d: int) -> Kernel:
-    kernel = RBFKernel(ard_num_dims=d)
+    bounds = Interval(torch.full((d,), 0.1), torch.full((d,), 2.0))
+    kernel = RBFKernel(ard_num_dims=d, lengthscale_constraint=bounds)
     kernel.lengthscale = torch.linspace(0.4, 0.8, d)
     return kernel
 
