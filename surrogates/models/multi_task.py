@@ -67,8 +67,8 @@ def multi_task_kernel(
         task_prior=BetaPrior(2.5, 1.5),
         active_dims=[task],
     )
-    # In place of random numbers: correlations of a half, by columns that differ, as a fit moves
-    # columns that are equal alike
+    # In place of random numbers: correlations of a half to two thirds, by columns that differ, as a
+    # fit moves equal columns alike
     square = 1.0 / (rank + 2)
     own = torch.eye(rank, device="cpu").repeat(-(-num_tasks // rank), 1)[:num_tasks]
     tasks.covar_factor = square**0.5 * (1.0 + own)

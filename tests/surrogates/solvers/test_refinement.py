@@ -161,7 +161,7 @@ def test_a_correction_that_makes_a_column_worse_is_dropped(
     is_warm = hard.residual(near) < 1.0
     assert is_warm.tolist() == [True, False, True, True]
     assert torch.equal(solution.value[:, is_warm], near[:, is_warm])
-    # What is better than zero is taken there
+    # There, weights that are better than zero are taken
     cold = share * exact[:, 1] if share < 2.0 else torch.zeros(N)
     torch.testing.assert_close(solution.value[:, 1], cold)
     assert not solution.converged.any()

@@ -145,7 +145,7 @@ def test_a_sum_over_processes_is_the_same_bit_by_bit_in_all(tmp_path: Path) -> N
         assert part["number"] == 4 and part["number"].dtype == torch.long
     for found in (parts[0]["sum"], parts[2]["sum for 2"]):
         torch.testing.assert_close(found, expected)
-    # Of 998 numbers each process sends 3/4 on the way to all, twice, and to one
+    # Each process sends 3/4 of 998 numbers on the way to all, twice, and to one
     sent = 0.75 * 998 * 4
     assert parts[0]["bytes"] == pytest.approx(sent * (2.0 + 1.0), rel=0.01)
 
