@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from acquisition.constraints import FeasibleSet
-from surrogates import SamplePaths
+from surrogates import SamplePaths, memory
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.tiles import tile_side
 from surrogates.systems.system import Rows
 
 ADAM_DECAYS = (0.9, 0.999)
 ADAM_EPSILON = 1e-8
-SCREENED_AT_ONCE = 2**23  # values of paths × candidates held at a time
 # Values may tell one maximum from another, but not the points beside one
 NUM_COMPARED = 64  # candidates
 LARGEST_ROUNDING = 0.05  # beside how far the values of a path differ from candidate to candidate
@@ -137,7 +136,7 @@ def screen(
         sign: 1 to maximise, −1 to minimise.
     """
     best: list[Tensor] = []
-    most = max(1, SCREENED_AT_ONCE // paths.num_samples)
+    most = memory.part_size(paths.num_samples, torch.float32)
     for group in _sharing_tiles(rounds, most):
         if len(group) > 1:
             values = (sign * paths(torch.cat(group))).split([len(part) for part in group], dim=1)

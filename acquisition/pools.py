@@ -18,12 +18,10 @@ import torch
 from torch import Tensor
 
 from acquisition.constraints import FeasibleSet, TooFewPoints
-from acquisition.multistart import SCREENED_AT_ONCE
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, TooFewCandidates
-from surrogates import checks
+from surrogates import checks, memory
 from surrogates.operators.tiles import spans
 
-NUMBERS_AT_ONCE = 2**24  # of the candidates that functions are evaluated at together
 _PLAIN = ({bool}, {int}, {float}, {str})  # labels of one of these types are an array of it
 
 
@@ -105,7 +103,7 @@ def choose(
     """
     sides = torch.where(feasible.scale > 0, feasible.scale, 1.0)
     choosing = Choosing(functions, sides, known, sign=sign, repeats=repeats)
-    rows_at_once = max(1, NUMBERS_AT_ONCE // feasible.bounds.shape[1])
+    rows_at_once = memory.part_size(feasible.bounds.shape[1], feasible.bounds.dtype)
     first = 0
     num_infeasible = 0
     for points, labels in parts:
@@ -164,7 +162,7 @@ class Choosing:
 
     def add(self, candidates: Chosen) -> None:
         """Let the functions choose among their own and further candidates."""
-        at_once = max(1, SCREENED_AT_ONCE // self.functions.num_samples)
+        at_once = memory.part_size(self.functions.num_samples, torch.float32)
         for part in spans(len(candidates.rows), at_once):
             new = candidates.at(part)
             values = self.sign * self.functions(new.points)[self.which.to(new.rows.device)]

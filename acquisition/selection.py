@@ -12,11 +12,11 @@ from torch import Tensor
 
 from acquisition.constraints import FeasibleSet, TooFewPoints
 from acquisition.multistart import Functions
+from surrogates import memory
 from surrogates.operators.tiles import spans
 
 DUPLICATE_DISTANCE = 1e-6  # in units of the box's sides
 REACH = 1.01 * DUPLICATE_DISTANCE  # along a direction, rounding included
-COMPARED_AT_ONCE = 2**22  # numbers of pairs of points
 FURTHEST_MOVE = 2**14  # steps of twice that distance: a thirtieth of a side
 FURTHEST_MOVE_AMONG_ROUNDED = 2**6  # beyond it, points of a grid are compared by value
 NUM_DISTANCES = 7  # from a side to a 729th of it; one of them is nearest to the next of a grid
@@ -81,7 +81,7 @@ class KnownPoints:
         rows = torch.arange(len(near), device=X.device).repeat_interleave(count)
         # The place of the known one, in pairs of a point and a known one
         others = torch.arange(len(rows), device=X.device) - (count.cumsum(0) - count - first)[rows]
-        for part in spans(len(rows), max(1, COMPARED_AT_ONCE // X.shape[-1])):
+        for part in spans(len(rows), memory.part_size(X.shape[-1])):
             gaps = scaled[rows[part]] - self.points[others[part]]
             close = torch.linalg.vector_norm(gaps, dim=1) <= DUPLICATE_DISTANCE
             near[rows[part][close]] = True

@@ -38,6 +38,8 @@ SECONDS_BETWEEN_LOOKS = 1.0  # at a device's free memory: asking takes longer th
 
 CHUNK_ENTRIES = {"cpu": 2**20, "cuda": 2**28}  # of a matrix of features, evaluated at a time
 
+SQUARES_HELD = 6  # matrices of one size that dense linear algebra holds at once, at most
+
 SWITCH = "SCALABLE_BO_PROCESS_SETTINGS"
 MAPPED_ANEW = 2**25  # bytes: the allocator maps larger tensors anew each time
 # of glibc's mallopt
@@ -45,7 +47,7 @@ M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 KEEPING = {M_MMAP_THRESHOLD: 2**27, M_TRIM_THRESHOLD: 2**31 - 1}  # bytes
 # What glibc comes to by itself once such blocks were freed
-USUAL = {M_MMAP_THRESHOLD: 2**25, M_TRIM_THRESHOLD: 2**26}
+USUAL = {M_MMAP_THRESHOLD: MAPPED_ANEW, M_TRIM_THRESHOLD: 2 * MAPPED_ANEW}
 ALLOCATOR_SETTINGS = (
     "GLIBC_TUNABLES",
     "MALLOC_MMAP_THRESHOLD_",
@@ -73,6 +75,20 @@ def default_budget(device: torch.device) -> int:
 def chunk_entries(device: torch.device) -> int:
     """Return how many entries of a matrix of features are evaluated at a time."""
     return CHUNK_ENTRIES.get(device.type, CHUNK_ENTRIES["cuda"])
+
+
+def part_size(num_entries: int, dtype: torch.dtype = torch.float64) -> int:
+    """Return how many rows are computed at a time where each takes ``num_entries`` numbers: as many
+    as the allocator keeps the memory of, and one at least.
+    """
+    return max(1, MAPPED_ANEW // (max(1, num_entries) * dtype.itemsize))
+
+
+def squares_bytes(num_entries: int, dtype: torch.dtype = torch.float64) -> int:
+    """Return the bytes that dense linear algebra takes with a matrix, or a batch of them, of
+    ``num_entries`` numbers.
+    """
+    return SQUARES_HELD * num_entries * dtype.itemsize
 
 
 def available(device: torch.device) -> int:

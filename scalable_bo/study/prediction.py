@@ -19,7 +19,6 @@ from surrogates.rules.solved import DIRECT_SOLVE_UP_TO
 REHEARSED_ROWS = 500
 REHEARSED_POINTS = 10
 BYTES_A_ROW = 120  # of what is known beside its parameters
-SQUARES_OF_A_FACTOR = 4  # (n, n) matrices that a direct solve holds at once
 COLUMNS_OF_A_PRECONDITIONER = 3  # copies of its (n, n/20) factor held at once
 WORKSPACE = 2**28  # bytes
 
@@ -94,7 +93,7 @@ def predicted_bytes(n: int, q: int, dtype: torch.dtype, free: int) -> int:
     size = torch.finfo(dtype).bits // 8
     needed = columns_bytes(n, q, dtype) + WORKSPACE
     if n <= DIRECT_SOLVE_UP_TO:
-        return needed + SQUARES_OF_A_FACTOR * n * n * size
+        return needed + memory.squares_bytes(n * n, dtype)
     if n * n * size <= memory.DEFAULT_CPU_BUDGET:
         needed += n * n * (size if dtype == torch.float32 else size + 4)
     preconditioner = COLUMNS_OF_A_PRECONDITIONER * n * (n // 20) * 4

@@ -15,6 +15,7 @@ from gpytorch.likelihoods import GaussianLikelihood
 from scipy.spatial import cKDTree
 from torch import Tensor
 
+from surrogates import memory
 from surrogates.fitting.batched import BatchedGP, log_normal
 from surrogates.fitting.neighbours import APPROXIMATION, EXACT_UP_TO_DIM, Neighbours
 from surrogates.rules.hyperparameters import training_data
@@ -22,7 +23,6 @@ from surrogates.rules.limits import lengthscale_limits, resolution
 
 NUM_POINTS = 2000
 NUM_NEIGHBOURS = 100
-CHUNK = 250  # points predicted at once
 # Points whose errors are compared with those of others: of more, the half with the nearest ones,
 # which say most of short distances
 FEWEST_COMPARED = 400
@@ -144,7 +144,7 @@ class Evidence:
         k = min(NUM_NEIGHBOURS + 1, len(X))
         means = []
         variances = []
-        for part in points.split(CHUNK):
+        for part in points.split(memory.part_size(k**2)):
             index = neighbours.of(X[part], k)
             own = index == part.unsqueeze(1)
             own[~own.any(1), -1] = True  # hidden by duplicates: leave out any

@@ -17,7 +17,6 @@ from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.search import (
     LBFGS_OPTIONS,
     LITTLE_NOISE,
-    SQUARES_HELD,
     Search,
     apart,
     finer_starts,
@@ -107,7 +106,7 @@ def _search(
     y = y.double()
     n = len(X)
     memory.require(
-        SQUARES_HELD * n * n * X.element_size(),
+        memory.squares_bytes(n * n),
         X.device,
         f"An exact fit of {n} points",
         "Fit a model of a random subset, or use `fit_sample`.",

@@ -15,7 +15,6 @@ from surrogates.fitting.evidence import paired_difference
 from surrogates.fitting.exact import copy_parameters, fit_exact
 from surrogates.fitting.search import (
     LITTLE_NOISE,
-    SQUARES_HELD,
     Search,
     apart,
     finer_starts,
@@ -87,7 +86,7 @@ def fit_sample(
     m = min(sample_size, n)
     s = min(num_samples, n // m)
     memory.require(
-        SQUARES_HELD * s * m * m * X.element_size(),
+        memory.squares_bytes(s * m * m),
         X.device,
         f"Fitting {s} samples of {m} points",
         "Reduce `sample_size` or `num_samples`.",

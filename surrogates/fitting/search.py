@@ -22,7 +22,6 @@ from surrogates.fitting.batched import BatchedGP
 from surrogates.rules.hyperparameters import Coordinates, StepCallback, learned_elsewhere, log_prior
 from surrogates.rules.limits import LONGEST, lengthscale_limits, resolution
 
-SQUARES_HELD = 6  # copies of an (s, m, m) array that an evaluation holds at once
 NOISE_SHARE = 0.5  # of the targets' variance, at the start that is all but noise
 LITTLE_NOISE = 0.1  # a share that leaves nothing for a second start to explain
 FINER = 0.1**0.5  # of a start's lengthscales, those of the next

@@ -23,8 +23,6 @@ from surrogates.rules.hyperparameters import (
     log_prior,
 )
 
-SQUARES_HELD = 6  # copies of an (s, m, m) array that a step holds at once
-
 
 @restored_on_failure
 def fit_subsets(
@@ -81,9 +79,8 @@ def fit_subsets(
     n = len(X)
     s = min(num_subsets, n)
     m = min(subset_size, n)
-    num_bytes = SQUARES_HELD * s * m * m * X.element_size()
     memory.require(
-        num_bytes,
+        memory.squares_bytes(s * m * m),
         X.device,
         f"Fitting {s} subsets of {m} points",
         "Reduce `subset_size` or `num_subsets`.",

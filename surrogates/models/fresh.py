@@ -48,8 +48,6 @@ from surrogates.solvers.solver import Solver
 
 # Beyond, the exact covariance at 20 × 4 points, with gradients, costs more than that of 256 paths
 EXACT_UP_TO = 2000
-EXACT_SQUARES_HELD = 4  # copies of an (n, n) matrix that GPyTorch's exact posterior holds at once
-DOUBLE = 8  # bytes of an entry
 EXACT = "exact posterior"
 
 
@@ -409,9 +407,8 @@ class FreshGP(SingleTaskGP):
             if EXACT not in parts:
                 X = self.train_inputs[0]
                 check_range(self.covar_module, X.double(), takes_differences=False)
-                num_bytes = EXACT_SQUARES_HELD * X.shape[:-1].numel() * X.shape[-2] * DOUBLE
                 memory.require(
-                    num_bytes,
+                    memory.squares_bytes(X.shape[:-1].numel() * X.shape[-2]),
                     X.device,
                     f"The exact posterior of {X.shape[-2]} points",
                     "Use an iterative solver such as CG().",

@@ -10,13 +10,10 @@ from botorch.posteriors.gpytorch import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
-from surrogates import checks
+from surrogates import checks, memory
 from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.neighbours import Neighbours
 from surrogates.rules.hyperparameters import training_data
-
-CHUNK_BYTES = 2**28
-CHUNK_SQUARES_HELD = 5  # copies of a (q, k, k) array that a chunk holds at once
 
 
 @torch.no_grad()
@@ -66,9 +63,8 @@ def predict_by_neighbours(
     gp = BatchedGP(model)
     neighbours = Neighbours(data, model.covar_module)
     k = min(num_neighbours, len(data))
-    num_points = max(1, CHUNK_BYTES // (CHUNK_SQUARES_HELD * 8 * (k + 1) ** 2))
     moments = []
-    for z in Z.split(num_points):
+    for z in Z.split(memory.part_size((k + 1) ** 2)):
         index = neighbours.of(z, k)
         moments.append(gp.predict(z.double(), data[index].double(), y[index].double(), index))
     mean, variance = (torch.cat(parts).unsqueeze(-1) for parts in zip(*moments, strict=True))

@@ -51,7 +51,6 @@ LARGEST_BATCH = 2 * CURVATURE_SAMPLE  # of those steps, which flatten what such 
 # as many passes again, and a few more, without a smaller one.
 CLEARLY_SMALLER = 1e-2
 PASSES_BEYOND = 20
-CENTRE_SQUARES_HELD = 4  # (m, m) matrices that the eigendecomposition holds
 
 
 class NystromSGM(RegressorMixin, BaseEstimator):
@@ -364,7 +363,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
                 " Reduce it."
             )
         memory.require(
-            8 * CENTRE_SQUARES_HELD * m**2,
+            memory.squares_bytes(m**2),
             X.device,
             f"A Nyström subspace of {m} centres",
             "Reduce `num_centers`.",

@@ -9,12 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surrogates import checks
+from surrogates import checks, memory
 
 INDUCING_METHODS = ("k-means", "random", "neighbours")
-WHOLE_KMEANS_UP_TO = 2**22  # n · m distances a pass; beyond, in mini-batches
-KMEANS_BATCH = 4096
-QUERY_CHUNK = 1024
+KMEANS_BATCH = 4096  # data of a pass, where the distances of all to the centres are too many
 BISECTIONS = 30
 SAME = 1e-3  # distance of centres that count as one
 
@@ -93,7 +91,7 @@ def k_means(
         return torch.cat([centres, random_subset(X, m, generator)[len(distinct) :]])
     from sklearn.cluster import KMeans, MiniBatchKMeans  # slow to import
 
-    if len(X) * m <= WHOLE_KMEANS_UP_TO:
+    if len(X) <= memory.part_size(m):
         clustering = KMeans(m, n_init=1, random_state=seed)
     else:
         clustering = MiniBatchKMeans(
@@ -173,9 +171,10 @@ def _kept(points: np.ndarray, search: Any, radius: float) -> Tensor:
                     kept.append(int(candidate))
                     dropped[near] = True
         # The first points drop most of the others, each with many neighbours to list: few of them
-        # at a time.
+        # at a time. Of t more after t points, those that are left with k neighbours are about
+        # t exp(−t k / n): they list fewer than n in all.
         start = start + size
-        size = min(2 * size, QUERY_CHUNK)
+        size = 2 * size
     return torch.tensor(kept, device="cpu")
 
 

@@ -36,8 +36,6 @@ from surrogates.rules.solved import prior_of, settled
 from surrogates.systems.inducing_system import InducingSystem
 from surrogates.systems.system import Targets
 
-INDUCING_SQUARES_HELD = 6  # copies of an (m, m) matrix, in float64, at once
-CROSSES_HELD = 5  # copies of an (m, k) matrix, for k points, at once
 # Points of a covariance that is evaluated: of more, the variances alone are usually asked for
 DENSE_UP_TO = 2048
 
@@ -117,7 +115,7 @@ class Variational(Rule):
             MemoryError: if the m × m matrices do not fit in free memory.
         """
         m = len(self.points)
-        num_bytes = INDUCING_SQUARES_HELD * m**2 * torch.float64.itemsize
+        num_bytes = memory.squares_bytes(m**2)
         what = f"A variational model of {m} inducing points"
         memory.require(num_bytes, self.points.device, what, "Use fewer of them.")
         if self.whitened_mean.numel():
@@ -137,7 +135,7 @@ class Variational(Rule):
         """
         Z = self.points
         flat = X.reshape(-1, X.shape[-1])
-        num_bytes = CROSSES_HELD * len(Z) * len(flat) * torch.float64.itemsize
+        num_bytes = memory.squares_bytes(len(Z) * len(flat))
         what = f"The law of {len(flat)} values by {len(Z)} inducing points"
         memory.require(num_bytes, Z.device, what, "Ask for fewer points at a time.")
         cross = _in_float64(data.kernel, X)(Z.double(), flat.double()).to_dense()

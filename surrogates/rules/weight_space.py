@@ -21,7 +21,6 @@ from surrogates import memory
 from surrogates.operators.differentiable import Features
 from surrogates.operators.linalg import stable_cholesky
 
-FEATURE_SQUARES_HELD = 5  # copies of an (F, F) matrix, in float64, at once
 TRIED_ROWS = 16  # of the data, on which a new feature map is tried
 
 
@@ -107,9 +106,11 @@ def solve_weight_posterior(
         MemoryError: if the F × F matrices do not fit in free memory.
     """
     num_features = basis.shape[1]
-    num_bytes = FEATURE_SQUARES_HELD * num_features**2 * torch.float64.itemsize
     memory.require(
-        num_bytes, X.device, f"A posterior of {num_features} weights", "Use fewer features."
+        memory.squares_bytes(num_features**2),
+        X.device,
+        f"A posterior of {num_features} weights",
+        "Use fewer features.",
     )
     std = noise.double().sqrt().expand(len(X))
     with torch.no_grad():

@@ -32,9 +32,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from surrogates import memory
 from surrogates.solvers.run import (
     NUM_GROUPS,
-    WEIGHTS_AT_ONCE,
     Judge,
     ResidualRows,
     groups_by,
@@ -143,7 +143,7 @@ class PosteriorError(ResidualRows, Judge):
         size = min(1 + NUM_NEIGHBOURS, int(self.system.n / len(self.index) ** 0.5))
         eps = 10.0 * size * torch.finfo(torch.float64).eps
         nearest = []
-        for index in self.index.split(max(1, WEIGHTS_AT_ONCE // self.system.n)):
+        for index in self.index.split(memory.part_size(self.system.n, self.system.dtype)):
             likeness = self.system.kernel_rows(index)
             positions, held = rows.owned(index)
             own = torch.arange(len(index), device=index.device)[positions]

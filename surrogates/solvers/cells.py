@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from surrogates import memory
 from surrogates.operators.forms import StationaryKernel
 from surrogates.solvers.order import Order
 from surrogates.systems.preconditioners import column_factor
@@ -28,7 +29,6 @@ SMOOTH = 0.03  # what half a block's columns leave of a smooth kernel's diagonal
 FROM_EVERYWHERE = 0.1  # of a part's rows
 MOST_COLUMNS = 500
 NUM_PROBED = 500
-ROWS_AT_ONCE = 2**16  # whose distances are held
 
 Likeness = Callable[[Tensor, Tensor], Tensor]
 
@@ -147,7 +147,7 @@ class Cells:
                 .sqrt()
                 .neg()
                 .exp()
-                for part in held.split(ROWS_AT_ONCE)
+                for part in held.split(memory.part_size(chosen.numel()))
             ]
             return torch.cat(found)
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from surrogates import memory
 from surrogates.callers import warn
 from surrogates.solvers.state import Parts, State, parts, restore
 from surrogates.systems.system import Apply, BlockSystem, LinearSystem, Targets
@@ -24,8 +25,6 @@ PreparedT = TypeVar("PreparedT")
 StateT = TypeVar("StateT", bound=State)
 
 NUM_ROWS = 256  # random rows by which a residual or an error is estimated
-WEIGHTS_AT_ONCE = 2**23  # numbers that an estimate holds at a time, or FEWEST_COLUMNS columns
-FEWEST_COLUMNS = 64
 NUM_GROUPS = 8  # of these rows, in which an error is averaged: the worst group counts
 TOLERANCE = 1e-2  # default relative residual of a system that is not a posterior's
 STALLED = "some columns stopped improving: the precision or the step is exhausted"
@@ -154,7 +153,8 @@ class ResidualRows(Watch):
         self.looked_at = columns
         double = self._double
         before = double.entries
-        size = max(FEWEST_COLUMNS, WEIGHTS_AT_ONCE // self.system.n)
+        # Every part evaluates the rows anew: of fewer columns, that would be most of the work
+        size = max(len(self.index), memory.part_size(self.system.n))
         for part, weights in zip(columns.split(size), W.split(size, dim=1), strict=True):
             product = double.rows_matmul(self.index, weights)
             self.gaps[:, part] = self.rhs[:, part] - product / self.scale[part]

@@ -19,8 +19,6 @@ from surrogates.operators.tiles import SMALLEST_SIDE, spans, tile_side
 from surrogates.systems.kernel import WithKernel
 from surrogates.systems.system import LinearSystem, Regression, Rows, Targets
 
-SQUARES_TO_WHITEN = 4  # (m, m) matrices held at once by InducingSystem.whitened
-
 
 class InducingSystem(WithKernel, LinearSystem):
     """The system A W = B of the weights on m inducing points Z: the least squares fit of K_XZ w to
@@ -111,7 +109,7 @@ class InducingSystem(WithKernel, LinearSystem):
 
     @property
     def bytes_to_whiten(self) -> int:
-        return SQUARES_TO_WHITEN * self.n**2 * self.kernel.tiles.X1.element_size()
+        return memory.squares_bytes(self.n**2, self.kernel.tiles.X1.dtype)
 
     @property
     def epochs_per_product(self) -> float:

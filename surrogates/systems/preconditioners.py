@@ -26,7 +26,6 @@ from surrogates.systems.system import Apply, BlockSystem, LinearSystem, require_
 # epochs that they save.
 SMALLEST_DEFAULT_RANK = 500
 LARGEST_DEFAULT_RANK = 2000
-GRAM_ROWS = 8192  # converted to float64 at once
 NUM_POWER_ITERATIONS = 10
 
 
@@ -218,7 +217,7 @@ def _woodbury(system: LinearSystem, L: Tensor, diagonal: Tensor) -> Apply:
     root = diagonal.sqrt().unsqueeze(-1)
     A = L / root
     inner = torch.zeros(A.shape[1], A.shape[1], dtype=torch.float64, device=A.device)
-    for part in A.split(GRAM_ROWS):
+    for part in A.split(memory.part_size(A.shape[1])):
         rows = part.double()
         inner.addmm_(rows.T, rows)
     inner = system.rows.sum(inner)

@@ -18,7 +18,6 @@ from surrogates import memory
 from surrogates.systems.processes import Send, contact, place, share
 from surrogates.systems.system import Rows
 
-CHUNK_BYTES = 2**26  # of rows on their way to all processes; two chunks are held at a time
 ROWS_PER_STREAM = 4096  # that have a stream of random numbers of their own
 
 
@@ -137,7 +136,7 @@ class SharedRows(Rows):
             return W
         out = W.new_empty(self.n, own)
         firsts = [sum(self.counts[:rank]) for rank in range(self.size)]
-        size = max(1, CHUNK_BYTES // max(1, W.shape[1] * W.element_size()))
+        size = memory.part_size(W.shape[1], W.dtype)
         for done in range(0, max(self.counts), size):
             part = W[done : done + size]
             lengths = [len(range(done, min(done + size, count))) for count in self.counts]
@@ -176,8 +175,7 @@ class SharedRows(Rows):
         the next is on its way while one is used.
         """
         widths = [matrix.shape[1] for matrix in matrices]
-        row_bytes = sum(widths) * matrices[0].element_size()
-        size = max(1, CHUNK_BYTES // row_bytes)
+        size = memory.part_size(sum(widths), matrices[0].dtype)
         parts = [
             (rank, slice(start, min(start + size, count)))
             for rank, count in enumerate(self.counts)

@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from acquisition import ascend, multistart, screen
-from surrogates import SamplePaths
+from acquisition import ascend, screen
+from surrogates import SamplePaths, memory
 from surrogates.operators import tiles
 from tests import problems
 
@@ -66,7 +66,7 @@ def test_screening_keeps_each_functions_best_of_every_round(
 ) -> None:
     functions = waves(num_samples, 2)
     rounds = [problems.uniform(size, 2, seed=i) for i, size in enumerate(sizes)]
-    with patch.object(multistart, "SCREENED_AT_ONCE", chunk * num_samples):
+    with patch.object(memory, "part_size", return_value=chunk):
         best = screen(functions, rounds, sign=sign)
     assert best.shape == (num_samples, len(rounds), 2)
     for r, candidates in enumerate(rounds):
@@ -84,7 +84,7 @@ def test_screening_holds_no_more_values_than_stated() -> None:
     shapes = []
     formula = functions.formula
     functions.formula = lambda X: (shapes.append(X.shape[1]), formula(X))[1]
-    with patch.object(multistart, "SCREENED_AT_ONCE", 30):
+    with patch.object(memory, "part_size", return_value=10):
         screen(functions, [problems.uniform(25, 2)])
         with patch.dict(tiles.TILE_SIDE, cpu=4):  # of which two fit, and no strip beside them
             screen(functions, [problems.uniform(25, 2)])

@@ -15,7 +15,7 @@ from acquisition import AcquisitionProgress, ParallelThompsonSampling, pools
 from acquisition.constraints import FeasibleSet
 from acquisition.pools import Choosing, Chosen, Lots, choose, read_parts
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints
-from surrogates import SamplePaths
+from surrogates import SamplePaths, memory
 from tests import problems
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
@@ -61,7 +61,7 @@ def test_parts_of_a_pool_give_what_the_whole_gives(
     parts = [*X.split([*sizes, 12])]
     known = KnownPoints(X[-12:][:3], LINE)
     functions = Waves(num_functions)
-    with patch.object(pools, "SCREENED_AT_ONCE", at_once):
+    with patch.object(memory, "part_size", return_value=at_once):
         chosen = choose(functions, read_parts(parts, LINE), FeasibleSet.of(LINE), known, sign=sign)
     expected = one_after_the_other(sign * functions(X), X, ~known.near(X))
     assert torch.equal(chosen.points, X[expected])
@@ -266,6 +266,6 @@ def test_values_are_computed_for_a_bounded_number_of_candidates(
         return evaluate(self, X)
 
     monkeypatch.setattr(SamplePaths, "__call__", counted)
-    monkeypatch.setattr(pools, "NUMBERS_AT_ONCE", 2 * 16)
+    monkeypatch.setattr(memory, "part_size", lambda *_: 16)
     ParallelThompsonSampling(make_model(UNIT), UNIT).choose(3, [grid(1)])
     assert max(sizes) <= 16

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from acquisition import pools
 from acquisition.constraints import FeasibleSet
 from acquisition.pools import best_choices
 from acquisition.selection import (
@@ -20,6 +19,7 @@ from acquisition.selection import (
     distinct_best,
     grid_neighbours,
 )
+from surrogates import memory
 from tests import problems
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
@@ -67,7 +67,7 @@ def test_each_function_takes_its_best_choice_that_is_left(
         expected.append(max(left, key=lambda j: sign * row[j].item()))
         left.remove(expected[-1])
     functions = Table(table)
-    with patch.object(pools, "SCREENED_AT_ONCE", chunk * num_functions):
+    with patch.object(memory, "part_size", return_value=chunk):
         chosen = best_choices(functions, choices(c), sign=sign)
     assert chosen.squeeze(1).tolist() == expected
     assert max(functions.sizes) <= chunk

@@ -31,11 +31,11 @@ from surrogates import (
     PivotedCholesky,
     SketchAndProject,
     Solver,
+    memory,
     shared_paths,
 )
 from surrogates.solvers.accuracy import PosteriorError
 from surrogates.solvers.run import Start
-from surrogates.systems import shared_rows
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import Apply, Exact
 from surrogates.systems.processes import own_rows
@@ -193,7 +193,7 @@ def use_the_system(part: slice) -> Results:
     }
     before = shared.bytes_moved
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_rows, "CHUNK_BYTES", 7 * S * 8)  # of seven rows
+        patch.setattr(memory, "part_size", lambda *_: 7)
         found["turned"] = shared.rows.to_columns(W[:, :2])
     found["turned bytes"] = torch.tensor(shared.bytes_moved - before)
     for name in ("asap", "sdd", "sgd", "adasap"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from botorch.models.transforms.input import Normalize
 
-from surrogates import Cholesky, PathwiseGP
+from surrogates import Cholesky, PathwiseGP, memory
 from surrogates.regressors.by_neighbours import predict_by_neighbours
 from tests import problems
 
@@ -46,14 +46,16 @@ def test_more_neighbours_never_raise_the_variance_and_approach_the_mean() -> Non
     assert errors[2] < 0.2 * errors[0] and errors[3] < 1e-6
 
 
-def test_points_predicted_together_are_predicted_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_predicted_together_are_predicted_alone() -> None:
     gp = model()
-    together = predict_by_neighbours(gp, Z, num_neighbours=10)
-    monkeypatch.setattr("surrogates.regressors.by_neighbours.CHUNK_BYTES", 10_000)  # two points
-    for whole, chunked in zip(
-        together, predict_by_neighbours(gp, Z, num_neighbours=10), strict=True
+    many = Z.repeat(memory.part_size(len(X) ** 2) // len(Z) + 1, 1)  # in several parts
+    alone = [predict_by_neighbours(gp, z.unsqueeze(0), num_neighbours=len(X)) for z in Z]
+    for together, single in zip(
+        predict_by_neighbours(gp, many, num_neighbours=len(X)),
+        zip(*alone, strict=True),
+        strict=True,
     ):
-        torch.testing.assert_close(whole, chunked)
+        torch.testing.assert_close(together, torch.cat(single).repeat(len(many) // len(Z), 1))
 
 
 def test_float32_stays_float32() -> None:

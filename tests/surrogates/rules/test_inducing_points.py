@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from surrogates import choose_inducing_points
-from surrogates.rules import inducing_points as inducing
+from surrogates import choose_inducing_points, memory
 from surrogates.rules.inducing_points import (
     INDUCING_METHODS,
     eliminate_neighbours,
@@ -90,12 +89,13 @@ def test_elimination_keeps_a_maximal_set_of_points_further_apart_than_the_radius
     assert (torch.cdist(X / units, Z / units).amin(1) <= radius * (1 + 1e-12)).all()
 
 
-def test_elimination_does_not_depend_on_how_many_points_are_queried_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    whole = eliminate_neighbours(X, 0.1, generator=seeded())
-    monkeypatch.setattr(inducing, "QUERY_CHUNK", 7)
-    assert torch.equal(whole, eliminate_neighbours(X, 0.1, generator=seeded()))
+@pytest.mark.parametrize("radius", [0.01, 0.1, 0.5])
+def test_a_point_is_kept_if_no_earlier_kept_one_is_near(radius: float) -> None:
+    kept: list[int] = []
+    for i in torch.randperm(N, generator=seeded()).tolist():
+        if (torch.cdist(X[i : i + 1], X[kept]) > radius).all():
+            kept.append(i)
+    assert torch.equal(X[kept], eliminate_neighbours(X, radius, generator=seeded()))
 
 
 def test_elimination_to_a_number_covers_better_than_random_points() -> None:
@@ -109,9 +109,7 @@ def test_elimination_to_a_number_covers_better_than_random_points() -> None:
     assert gaps[0] < 0.5 * gaps[1]
 
 
-@pytest.mark.parametrize("limit", [inducing.WHOLE_KMEANS_UP_TO, 0], ids=["whole", "batches"])
-def test_k_means_finds_the_centres_of_clusters(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inducing, "WHOLE_KMEANS_UP_TO", limit)
+def test_k_means_finds_the_centres_of_clusters() -> None:
     Z = k_means(CLUSTERS, D, seeded())
     centres = torch.stack([part.mean(0) for part in CLUSTERS.split(40)])
     torch.testing.assert_close(
@@ -168,14 +166,12 @@ def test_elimination_needs_a_radius_or_a_number() -> None:
         eliminate_neighbours(X, -1.0)
 
 
-def test_no_two_centres_of_repeated_data_coincide(
-    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inducing, "WHOLE_KMEANS_UP_TO", 0)  # in mini-batches
+def test_no_two_centres_of_repeated_data_coincide(generator: torch.Generator) -> None:
     places = torch.cat([problems.uniform(60, 2), 3.0 + problems.uniform(40, 2, seed=1)])
     data = torch.cat(
-        [places[:60].repeat(50, 1) + 1e-7 * problems.normal(3000, 2, seed=2), places[60:]]
+        [places[:60].repeat(900, 1) + 1e-7 * problems.normal(54_000, 2, seed=2), places[60:]]
     )
+    assert len(data) > memory.part_size(80)  # in mini-batches
     Z = k_means(data, 80, generator)
     distances = torch.cdist(Z, Z) + torch.eye(80)
     assert len(Z) == 80 and distances.min() > 1e-3

@@ -157,12 +157,12 @@ def test_a_chunk_is_on_its_way_while_another_is_used_and_none_is_queued_behind_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     messages = Messages(monkeypatch)
-    monkeypatch.setattr(shared_rows, "CHUNK_BYTES", 2 * 4 * 4)  # of two rows
+    width = memory.part_size(2, torch.float32)  # of which two rows are a chunk
     with simulated_device() as device:
         rows = SharedRows(4, device)
         rows.counts = [4, 0]
         messages.events.clear()
-        for (part,) in rows.chunks(torch.ones(4, 4, device=device)):
+        for (part,) in rows.chunks(torch.ones(4, width, device=device)):
             assert len(part) == 2
             messages.events.append("used")
     sent = ["device", "broadcast"]
