@@ -10,7 +10,6 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 
 from surrogates import PathwiseGP, Solver, gaussian_likelihood
-from surrogates.models.pathwise import DEFAULT_NUM_FEATURES
 
 Model = TypeVar("Model", bound=PathwiseGP)
 
@@ -57,7 +56,7 @@ def fixed_model(
     kernel: Kernel,
     noise: float,
     solver: Solver | None,
-    num_features: int = DEFAULT_NUM_FEATURES,
+    num_features: int = 2048,
     kind: type[PathwiseGP] = PathwiseGP,
     **options: Any,
 ) -> PathwiseGP:

@@ -32,13 +32,7 @@ from surrogates.solvers.solver import Solver
 from surrogates.systems.kernel import KernelSystem
 
 PROBES = ("rademacher", "pathwise")
-NUM_FEATURES = 2048  # of every pathwise probe
-STEP_FACTORS = (0.5, 1.2)
-STEP_SIZES = (1e-4, 1.0)
 PATIENCE = 5  # steps without a gain that end a fit
-# at 1e-2 a warm start is left to lag behind, and the fit to swing about its optimum
-SOLVE_TOLERANCE = 3e-3
-SOLVE_EPOCHS = 50.0
 LARGEST_RESIDUAL = 0.03  # of a system that is learned from, unless the solver is asked for less
 MOST_SOLVES = 3  # of one system, each of which goes on from the last
 
@@ -126,9 +120,7 @@ def fit_iterative(
 
     set_apart(model)
     coordinates = Coordinates(model, X)
-    optimizer = torch.optim.Rprop(
-        coordinates.values, lr=first_step, etas=STEP_FACTORS, step_sizes=STEP_SIZES
-    )
+    optimizer = torch.optim.Rprop(coordinates.values, lr=first_step, step_sizes=(1e-4, 1.0))
     W = None
     solved = [value.clone() for value in coordinates.values]
     rise = _Rise()
@@ -165,7 +157,8 @@ def fit_iterative(
 
 def _checked_solver(solver: Solver | None) -> Solver:
     if solver is None:
-        return Auto(tolerance=SOLVE_TOLERANCE, max_epochs=SOLVE_EPOCHS)
+        # At 1e-2 a warm start is left to lag behind, and the fit to swing about its optimum
+        return Auto(tolerance=3e-3, max_epochs=50.0)
     if not isinstance(solver, Solver):
         raise TypeError(
             f"`solver` must be a Solver such as CG() or Auto(), got {type(solver).__name__}"
@@ -175,7 +168,12 @@ def _checked_solver(solver: Solver | None) -> Solver:
 
 
 def draw_probes(
-    model: ExactGP, X: Tensor, num_probes: int, kind: str, generator: torch.Generator
+    model: ExactGP,
+    X: Tensor,
+    num_probes: int,
+    kind: str,
+    generator: torch.Generator,
+    num_features: int = 2048,
 ) -> Tensor:
     """Return probes Z (n, s): random signs, or f(X) + ε of the covariance H with features of its
     own for each.
@@ -191,7 +189,7 @@ def draw_probes(
         kernel,
         d,
         num_probes,
-        num_features=NUM_FEATURES,
+        num_features=num_features,
         num_draws=num_probes,
         generator=generator,
         like=X,

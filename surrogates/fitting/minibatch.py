@@ -27,8 +27,6 @@ from surrogates.rules.hyperparameters import (
 )
 
 LEARNING_RATES = {"adam": 0.01, "sgd": 9.0}
-FEWEST_STEPS = 2000  # that the default number of minibatches a step leaves of all epochs
-MOST_MINIBATCHES = 64
 # After which the likelihood is looked at, and the lengthscales that neighbours were found for
 STEPS_A_LOOK = 200
 LOOKS_WITHOUT_PROGRESS = 3
@@ -139,7 +137,7 @@ def fit_minibatch(
 
 
 def _num_minibatches(n: int, m: int, max_epochs: int) -> int:
-    return max(1, min(MOST_MINIBATCHES, max_epochs * n // (m * FEWEST_STEPS)))
+    return max(1, min(64, max_epochs * n // (m * 2000)))
 
 
 def _descent_direction(gp: BatchedGP, X: Tensor, y: Tensor, index: Tensor, step: int) -> float:

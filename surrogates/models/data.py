@@ -40,7 +40,6 @@ from surrogates.rules.inducing_points import check_choice, choose_inducing_point
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.solver import Solver
 
-DEFAULT_NUM_INDUCING = 1024
 PATHS = "paths"  # behind a posterior, among what is kept of a model
 # In standardised units, what stands for no noise: GPyTorch's own bound, before any change to it
 LEAST_NOISE = {

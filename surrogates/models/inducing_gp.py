@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from surrogates.models.data import DEFAULT_NUM_INDUCING, place_inducing_points
+from surrogates.models.data import place_inducing_points
 from surrogates.models.pathwise import PathwiseGP, takes_settings
 from surrogates.rules.inducing import InducingPoints
 
@@ -55,7 +55,7 @@ class InducingPathwiseGP(PathwiseGP):
         self,
         train_X: Tensor,
         *,
-        inducing_points: Tensor | int = DEFAULT_NUM_INDUCING,
+        inducing_points: Tensor | int = 1024,
         inducing_method: str = "k-means",
         **settings: Any,
     ) -> None:

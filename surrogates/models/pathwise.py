@@ -45,8 +45,6 @@ from surrogates.rules.solved import AllData
 from surrogates.solvers.solver import Callback, Solver
 from surrogates.systems.processes import require_same, shares
 
-DEFAULT_NUM_FEATURES = 2048
-DEFAULT_NUM_PATHS = 256
 STORED_SETTINGS = ("num_features", "num_paths", "seed", "memory_budget")
 
 
@@ -122,8 +120,8 @@ class PathwiseGP(FreshGP):
         input_transform: InputTransform | None = None,
         *,
         solver: Solver | None = None,
-        num_features: int = DEFAULT_NUM_FEATURES,
-        num_paths: int = DEFAULT_NUM_PATHS,
+        num_features: int = 2048,
+        num_paths: int = 256,
         seed: int = 0,
         memory_budget: int | None = None,
     ) -> None:

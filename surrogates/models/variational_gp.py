@@ -10,7 +10,7 @@ import torch
 from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
-from surrogates.models.data import DEFAULT_NUM_INDUCING, data_sets, place_inducing_points
+from surrogates.models.data import data_sets, place_inducing_points
 from surrogates.models.pathwise import PathwiseGP, takes_settings
 from surrogates.rules.data_set import DataSet
 from surrogates.rules.variational import Variational, WhitenedPosterior
@@ -67,7 +67,7 @@ class VariationalGP(PathwiseGP):
         self,
         train_X: Tensor,
         *,
-        inducing_points: Tensor | int = DEFAULT_NUM_INDUCING,
+        inducing_points: Tensor | int = 1024,
         inducing_method: str = "k-means",
         **settings: Any,
     ) -> None:

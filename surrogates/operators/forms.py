@@ -42,11 +42,8 @@ from surrogates.operators.main_effects import MainEffectsKernel
 
 logger = logging.getLogger(__name__)
 
-ENTRIES_BEFORE_COMPILING = 10**11
 # Below this the call's own overhead dominates, and sizes 0 and 1 would be specialised
 SMALLEST_COMPILED_TILE = 4096
-# A d² that rounds to infinity would multiply the decay, which is 0 there: 0 · ∞ is no number
-FAR = 1e30
 # What a subclass may define without becoming another function
 HARMLESS = {"__init__", "__doc__", "__module__", "__annotations__", "__repr__", "__str__"}
 HARMLESS |= {"__abstractmethods__", "_abc_impl", "__firstlineno__", "__static_attributes__"}
@@ -217,10 +214,12 @@ class Fused:
 
     Args:
         function: its first argument is the tile whose entries are counted.
+        entries_before_compiling: evaluated without a compiler, which takes some seconds.
     """
 
-    def __init__(self, function: Callable[..., Any]):
+    def __init__(self, function: Callable[..., Any], entries_before_compiling: int = 10**11):
         self.function = function
+        self.entries_before_compiling = entries_before_compiling
         self._compiled: Callable[..., Any] | None = None
         self._unavailable = False
         self._entries = 0
@@ -243,7 +242,7 @@ class Fused:
             return False
         if mode == "auto" and self._compiled is None:
             self._entries += tile.numel()
-            return self._entries >= ENTRIES_BEFORE_COMPILING
+            return self._entries >= self.entries_before_compiling
         return True
 
     def _attempt(self, *arguments: Tensor) -> Any:
@@ -292,13 +291,20 @@ def _matern12(d2: Tensor) -> Terms:
     return (-r).exp_(), 1.0, (-0.5 / r).masked_fill_(d2 <= tiny, 0.0)
 
 
+def _bounded(d2: Tensor) -> Tensor:
+    """Return d² without what is negative by rounding, or so large that the decay is 0: a d² that
+    rounds to infinity would multiply it, and 0 · ∞ is no number.
+    """
+    return d2.clamp(0.0, 1.0 / torch.finfo(d2.dtype).eps)
+
+
 def _matern32(d2: Tensor) -> Terms:
-    r = d2.clamp(0.0, FAR).mul_(3.0).sqrt_()
+    r = _bounded(d2).mul_(3.0).sqrt_()
     return (-r).exp_(), 1.0 + r, -1.5
 
 
 def _matern52(d2: Tensor) -> Terms:
-    r = d2.clamp(0.0, FAR).mul_(5.0).sqrt_()
+    r = _bounded(d2).mul_(5.0).sqrt_()
     linear = 1.0 + r
     return (-r).exp_(), linear.addcmul(r, r, value=1.0 / 3.0), linear.mul_(-5.0 / 6.0)
 

@@ -20,11 +20,6 @@ from surrogates import memory
 from surrogates.operators.forms import PROFILES
 from surrogates.operators.linalg import matmul
 
-SIDE = 4096  # of the matrices that are timed
-DIM = 8
-NUM_COLUMNS = 512
-COLUMN_OVER_FACTORISATION = 2.2 / 1.5  # of a CPU, for which the default blocks were found
-
 
 @dataclass(frozen=True)
 class Rates:
@@ -53,40 +48,39 @@ class Rates:
     copy: float
 
 
+OF_A_CPU = Rates(
+    evaluate=300.0,
+    read=20.0,
+    gather=160.0,
+    column=2.2,
+    double_column=2.2,
+    double=2.0,
+    factorise=1.2,
+    block_factorise=1.5,
+    copy=400.0,
+)
+
+
 def rates_of(device: torch.device) -> Rates:
     """Return the rates of ``device``; those of a CPU for a device of another kind."""
-    if device.type in memory.MEASURED_TYPES:
-        return _measured(device)
-    return Rates(
-        evaluate=300.0,
-        read=20.0,
-        gather=160.0,
-        column=2.2,
-        double_column=2.2,
-        double=2.0,
-        factorise=1.2,
-        block_factorise=1.5,
-        copy=400.0,
-    )
+    return _measured(device) if device.type in memory.MEASURED_TYPES else OF_A_CPU
 
 
 def factorisation_advantage(device: torch.device) -> float:
     """Return how much less factorising a block costs beside a product with many columns than on a
     CPU; 1 there.
     """
-    if device.type not in memory.MEASURED_TYPES:
-        return 1.0
-    rates = rates_of(device)
-    return rates.column / rates.block_factorise / COLUMN_OVER_FACTORISATION
+    own, of_a_cpu = (rates.column / rates.block_factorise for rates in (rates_of(device), OF_A_CPU))
+    return own / of_a_cpu
 
 
 @cache
 def _measured(device: torch.device) -> Rates:
-    return measured_rates(device, SIDE, NUM_COLUMNS)
+    return measured_rates(device)
 
 
 @torch.no_grad()
-def measured_rates(device: torch.device, n: int, num_columns: int) -> Rates:
+def measured_rates(device: torch.device, n: int = 4096, num_columns: int = 512) -> Rates:
     """Return the rates of ``device``, measured on matrices of n rows and columns, and products with
     ``num_columns``.
     """
@@ -95,7 +89,7 @@ def measured_rates(device: torch.device, n: int, num_columns: int) -> Rates:
     def uniform(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=generator, device=generator.device).to(device)
 
-    points = uniform(n, DIM)
+    points = uniform(n, 8)
     A = uniform(n, n)
     W = uniform(n, num_columns)
     H = A @ A.T / n + torch.eye(n, device=device)

@@ -19,7 +19,7 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.fitting.choice import fit
 from surrogates.models.fresh import EXACT_UP_TO
-from surrogates.models.pathwise import DEFAULT_NUM_FEATURES, DEFAULT_NUM_PATHS, PathwiseGP
+from surrogates.models.pathwise import PathwiseGP
 from surrogates.restoring import restored_on_failure
 from surrogates.solvers.solver import Solver
 
@@ -76,8 +76,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         noise_variance: float | ArrayLike | None = None,
         optimize: bool = True,
         solver: Solver | None = None,
-        num_paths: int = DEFAULT_NUM_PATHS,
-        num_features: int = DEFAULT_NUM_FEATURES,
+        num_paths: int = 256,
+        num_features: int = 2048,
         random_state: int | np.random.RandomState | None = 0,
         callback: Callable[[int, float], None] | None = None,
     ) -> None:

@@ -40,7 +40,6 @@ from surrogates.systems.leverage import approximate_leverage_scores
 SUBSETS = ("uniform", "leverage")
 REGIMES = ("I", "II", "III", "IV")
 STEP_GRID = (1.0, 0.25, 0.0625)  # of half the longest step at which the iteration is stable
-DEFAULT_MAX_PASSES = 1000
 # The batch of preconditioned steps, in √n, and as a share of n: smaller ones leave more noise and
 # flatten less, all of the data flatten what is noise, too
 BATCH_ROOTS = 32.0
@@ -136,7 +135,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         step_size: float | None = None,
         batch_size: int | None = None,
         num_passes: int | None = None,
-        max_passes: int = DEFAULT_MAX_PASSES,
+        max_passes: int = 1000,
         validation_fraction: float = 0.1,
         refit: bool = True,
         random_state: int | np.random.RandomState | None = None,

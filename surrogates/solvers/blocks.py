@@ -15,8 +15,6 @@ from surrogates.operators.linalg import jittered_cholesky
 from surrogates.systems.preconditioners import column_factor
 from surrogates.systems.system import BlockSystem
 
-SAMPLER_RANK = 500
-
 
 @dataclass(frozen=True, eq=False)
 class RowSampler(ABC):
@@ -48,8 +46,11 @@ class LeverageSampler(RowSampler):
     """
 
     @classmethod
-    def of(cls, system: BlockSystem, generator: torch.Generator) -> "LeverageSampler":
-        return cls(_scores(system, *_low_rank(system, generator)))
+    def of(
+        cls, system: BlockSystem, generator: torch.Generator, rank: int = 500
+    ) -> "LeverageSampler":
+        """Return the sampler of ``system`` by ``rank`` columns, or all if there are fewer."""
+        return cls(_scores(system, *_low_rank(system, generator, rank)))
 
     def draw(self, size: int, generator: torch.Generator) -> Tensor:
         return draw_without_replacement(self.scores, size, generator)
@@ -76,8 +77,11 @@ class DeterminantalSampler(RowSampler):
     floor: float
 
     @classmethod
-    def of(cls, system: BlockSystem, generator: torch.Generator) -> "DeterminantalSampler":
-        L, floor = _low_rank(system, generator)
+    def of(
+        cls, system: BlockSystem, generator: torch.Generator, rank: int = 500
+    ) -> "DeterminantalSampler":
+        """Return the sampler of ``system`` by ``rank`` columns, or all if there are fewer."""
+        L, floor = _low_rank(system, generator, rank)
         U, singular, _ = torch.linalg.svd(L, full_matrices=False)
         return cls(_scores(system, L, floor), U, singular.square() + floor, floor)
 
@@ -128,10 +132,10 @@ class DeterminantalSampler(RowSampler):
         return picked
 
 
-def _low_rank(system: BlockSystem, generator: torch.Generator) -> tuple[Tensor, float]:
+def _low_rank(system: BlockSystem, generator: torch.Generator, rank: int) -> tuple[Tensor, float]:
     """Return L, in float64, and λ."""
     system.rows.require_all("A sampler of blocks", "Use blocks='partition'.")
-    L = column_factor(system, min(SAMPLER_RANK, system.n), generator).double()
+    L = column_factor(system, min(rank, system.n), generator).double()
     missed = (system.diagonal.double() - L.square().sum(1)).clamp_min(0.0)
     return L, system.noise.double().mean().item() + missed.mean().item()
 

@@ -20,8 +20,6 @@ from surrogates.systems.preconditioners import column_factor
 from surrogates.systems.system import BlockSystem
 
 # columns: n / 20 in between
-SMALLEST_PROBE = 64
-LARGEST_PROBE = 400
 NUM_SHARES = 10  # quantiles of the missed diagonal
 NUM_LEVELS = 60  # of the missed spectrum, evenly spaced in the logarithm of the index
 # What of the preconditioner's δ = m_r acts. With all of it, as if the columns spanned eigenvectors,
@@ -64,10 +62,12 @@ class SpectrumModel:
     power: float
 
     @classmethod
-    def of(cls, system: BlockSystem, generator: torch.Generator) -> Self:
-        """Return the model of ``system``, from n/20 columns (64 … 400) drawn uniformly."""
+    def of(cls, system: BlockSystem, generator: torch.Generator, rank: int | None = None) -> Self:
+        """Return the model of ``system``, from ``rank`` columns drawn uniformly; from n/20, between
+        64 and 400, if ``None``.
+        """
         n = system.n
-        rank = min(n, max(SMALLEST_PROBE, min(n // 20, LARGEST_PROBE)))
+        rank = min(n, rank or max(64, min(n // 20, 400)))
         L = column_factor(system, rank, generator)
         diagonal = system.diagonal
         scale = diagonal.mean().item()

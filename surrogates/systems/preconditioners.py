@@ -22,10 +22,6 @@ from surrogates.operators.linalg import (
 )
 from surrogates.systems.system import Apply, BlockSystem, LinearSystem, require_blocks
 
-# With the columns of many paths, r columns of K and an r × r factorisation cost less than the
-# epochs that they save.
-SMALLEST_DEFAULT_RANK = 500
-LARGEST_DEFAULT_RANK = 2000
 NUM_POWER_ITERATIONS = 10
 
 
@@ -101,8 +97,9 @@ class LowRank(Preconditioner):
             checks.positive_int("rank", self.rank)
 
     def rank_for(self, n: int) -> int:
-        default = max(SMALLEST_DEFAULT_RANK, min(n // 5, LARGEST_DEFAULT_RANK))
-        return min(n, self.rank or default)
+        # With the columns of many paths, r columns of K and an r × r factorisation cost less than
+        # the epochs that they save
+        return min(n, self.rank or max(500, min(n // 5, 2000)))
 
 
 @dataclass(frozen=True)

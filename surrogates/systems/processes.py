@@ -16,7 +16,6 @@ from torch import Tensor
 
 from surrogates import checks, memory
 
-DEFAULT_TIMEOUT = 300.0  # seconds
 # Gloo's threads need the interpreter to free the last messages, and abort a process whose
 # interpreter is ending
 SECONDS_TO_LEAVE = 0.1
@@ -29,7 +28,7 @@ Send = Callable[..., dist.Work]  # a collective function and its arguments, but 
 
 @contextmanager
 def processes(
-    timeout_seconds: float = DEFAULT_TIMEOUT, *, backend: str | None = None
+    timeout_seconds: float = 300.0, *, backend: str | None = None
 ) -> Iterator[torch.device]:
     """Join the processes that ``torchrun`` started, and leave them at the end; give the device of
     this one.

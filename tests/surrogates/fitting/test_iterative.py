@@ -80,13 +80,11 @@ def test_the_estimate_is_exact_within_its_monte_carlo_error(probes: str) -> None
     assert (error[moving] < 0.1 * exact[moving].abs().max()).all()
 
 
-def test_pathwise_probes_have_the_covariance_of_the_targets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(iterative, "NUM_FEATURES", 64)
+def test_pathwise_probes_have_the_covariance_of_the_targets() -> None:
     model = make_model(20)
     X20 = X[:20]
-    Z = draw_probes(model, X20, 1000, "pathwise", torch.Generator().manual_seed(0))
+    random = torch.Generator().manual_seed(0)
+    Z = draw_probes(model, X20, 1000, "pathwise", random, num_features=64)
     with torch.no_grad():
         H = model.covar_module(X20).to_dense() + model.noise * torch.eye(20, dtype=X.dtype)
     assert (Z @ Z.T / Z.shape[1] - H).abs().max() < 5.0 * 1.1 * math.sqrt(2.0 / Z.shape[1])

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from surrogates.operators import forms
 from surrogates.operators.forms import PROFILES, SMALLEST_COMPILED_TILE, Fused
 from tests import problems
 from tests.simulated_device import simulated_device
@@ -58,8 +57,7 @@ def test_a_device_compiles_once_there_has_been_enough_work(
     compiler: Compiler, large: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SCALABLE_BO_COMPILE", raising=False)
-    monkeypatch.setattr(forms, "ENTRIES_BEFORE_COMPILING", 3 * large.numel())
-    square = Fused(torch.square)
+    square = Fused(torch.square, entries_before_compiling=3 * large.numel())
     values = [square(large)[0, 0].item() for _ in range(5)]
     assert values == [1.0, 1.0, 2.0, 2.0, 2.0]
     assert compiler.calls == 1
@@ -101,8 +99,8 @@ def test_the_environment_variable_overrides_the_rule(
     expected: float,
 ) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", mode)
-    monkeypatch.setattr(forms, "ENTRIES_BEFORE_COMPILING", 0 if mode == "never" else 10**18)
-    assert Fused(torch.square)(large)[0, 0] == expected
+    square = Fused(torch.square, entries_before_compiling=0 if mode == "never" else 10**18)
+    assert square(large)[0, 0] == expected
 
 
 def test_a_failing_compiler_leaves_the_eager_path_and_says_so(

@@ -38,11 +38,10 @@ def assert_within_monte_carlo_error(
 @pytest.mark.parametrize("rank", [3, N])
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_determinantal_blocks_have_the_probabilities_of_their_determinants(
-    rank: int, size: int, monkeypatch: pytest.MonkeyPatch
+    rank: int, size: int
 ) -> None:
-    monkeypatch.setattr("surrogates.solvers.blocks.SAMPLER_RANK", rank)
     system = problems.system(N, 0.05)
-    L, floor = _low_rank(system, generator())
+    L, floor = _low_rank(system, generator(), rank)
     matrix = L @ L.T + floor * torch.eye(N, dtype=torch.float64)
     weights = {
         rows: torch.linalg.det(matrix[list(rows)][:, list(rows)]).item()
@@ -50,7 +49,7 @@ def test_determinantal_blocks_have_the_probabilities_of_their_determinants(
     }
     expected = {rows: weight / sum(weights.values()) for rows, weight in weights.items()}
     assert_within_monte_carlo_error(
-        frequencies(DeterminantalSampler.of(system, generator()), size), expected
+        frequencies(DeterminantalSampler.of(system, generator(), rank), size), expected
     )
 
 

@@ -83,16 +83,13 @@ def test_a_rank_above_n_is_n_and_one_that_is_no_number_is_refused(make: type) ->
             make(bad)
 
 
-def test_the_default_rank_is_a_fifth_of_n_within_its_limits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_default_rank_is_a_fifth_of_n_within_its_limits() -> None:
     for make in LOW_RANK:
-        for n, rank in ((20, 20), (80, 30), (200, 40), (400, 50)):
-            monkeypatch.setattr(preconditioners, "SMALLEST_DEFAULT_RANK", 30)
-            monkeypatch.setattr(preconditioners, "LARGEST_DEFAULT_RANK", 50)
-            system = problems.system(n)
-            make()(system, generator())
-            assert system.entries == rank * n
+        for n, rank in ((20, 20), (800, 500), (4000, 800), (20_000, 2000)):
+            assert make().rank_for(n) == rank
+        system = problems.system(600)
+        make()(system, generator())
+        assert system.entries == 500 * 600
 
 
 def test_the_identity_changes_nothing() -> None:

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from surrogates import memory
 from surrogates.systems import shared_rows
 from surrogates.systems.processes import (
-    DEFAULT_TIMEOUT,
     NCCL_SETTINGS,
     own_rows,
     processes,
@@ -62,7 +61,7 @@ def test_processes_have_a_cuda_device_each_and_wait_for_their_messages(
 def test_another_backend_has_processes_compute_on_cpus(joined: list[tuple[str, float]]) -> None:
     with processes(backend="gloo") as device:
         assert device == torch.device("cpu")
-    assert joined == [("gloo", DEFAULT_TIMEOUT)]
+    assert joined == [("gloo", 300.0)]
     assert "TORCH_NCCL_BLOCKING_WAIT" not in os.environ
 
 
