@@ -127,13 +127,14 @@ def side_that_fits(device: torch.device, largest: int) -> int:
     return side
 
 
-def halving(compute: Callable[[int], Result], size: int, smallest: int, what: str) -> Result:
+def halving(compute: Callable[[int], Result], size: int, what: str, smallest: int = 64) -> Result:
     """Return ``compute(size)``; of half the size whenever a CUDA device runs out of memory.
 
     Args:
         compute: takes less memory for a smaller size, and gives the same result.
-        smallest: the size that is not halved any more.
         what: what has that many rows, for the message.
+        smallest: the size that is not halved any more; where memory for 64 rows is not there,
+            nothing else is either.
 
     Raises:
         MemoryError: if memory runs out at the smallest size.

@@ -26,7 +26,7 @@ from scalable_bo.modelling.fitting import fit_warped, is_for_few
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.choices import Part
 from surrogates.operators.differentiable import KernelBasis, combine, combine_rowwise
-from surrogates.rules.solved import DIRECT_SOLVE_UP_TO
+from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO
 
 SHARE = 0.75  # of the time, for what is predicted; the fit ends when the rest of it is over
 EPOCHS = 8.0  # n² products that an iterative solve is expected to take

@@ -14,7 +14,7 @@ from scalable_bo.space.space import Space
 from scalable_bo.study.asking import columns_bytes
 from scalable_bo.study.study import Study
 from surrogates import memory
-from surrogates.rules.solved import DIRECT_SOLVE_UP_TO
+from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO
 
 REHEARSED_ROWS = 500
 REHEARSED_POINTS = 10

@@ -21,6 +21,7 @@ from surrogates.fitting.neighbours import APPROXIMATION, EXACT_UP_TO_DIM, Neighb
 from surrogates.rules.hyperparameters import training_data
 from surrogates.rules.limits import lengthscale_limits, resolution
 
+NEEDED = 2.0  # standard errors by which one model must predict better than another to replace it
 NUM_POINTS = 2000
 NUM_NEIGHBOURS = 100
 # Points whose errors are compared with those of others: of more, the half with the nearest ones,

@@ -15,7 +15,6 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.search import (
-    LBFGS_OPTIONS,
     LITTLE_NOISE,
     Search,
     apart,
@@ -23,11 +22,10 @@ from surrogates.fitting.search import (
     is_function_of_its_parts,
     noisy_start,
 )
+from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO
 from surrogates.restoring import restored_on_failure
 from surrogates.rules.hyperparameters import StepCallback, training_data
 from surrogates.rules.limits import clamp_lengthscales
-
-EXACT_FIT_UP_TO = 4096
 
 M = TypeVar("M", bound=SingleTaskGP)
 
@@ -74,10 +72,10 @@ def fit_exact(
             output.
     """
     n = model.train_targets.shape[-1]
-    if n > EXACT_FIT_UP_TO:
+    if n > DIRECT_SOLVE_UP_TO:
         raise ValueError(
-            f"`model` must have at most {EXACT_FIT_UP_TO} points for the exact marginal likelihood,"
-            f" got {n}. Fit a model of a random subset and load its state,"
+            f"`model` must have at most {DIRECT_SOLVE_UP_TO} points for the exact marginal"
+            f" likelihood, got {n}. Fit a model of a random subset and load its state,"
             " `model.load_state_dict(small.state_dict(), strict=False)`, or use `fit(model)`."
         )
     checks.floating_tensor("model.train_inputs", model.train_inputs[0])
@@ -117,7 +115,7 @@ def _search(
     search.best = given = BatchedGP(model)
     if max_evaluations is not None:
         try:
-            search.maximise(given, index, {**LBFGS_OPTIONS, "maxfun": max_evaluations})
+            search.maximise(given, index, maxfun=max_evaluations)
         finally:
             search.best.write_to(model)
         return

@@ -11,8 +11,8 @@ from gpytorch.mlls import ExactMarginalLogLikelihood
 
 from surrogates.callers import warn
 from surrogates.fitting.choice import fit
-from surrogates.fitting.exact import EXACT_FIT_UP_TO
 from surrogates.models.pathwise import PathwiseGP
+from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO
 from surrogates.restoring import restoring
 
 MLL = TypeVar("MLL", bound=ExactMarginalLogLikelihood)
@@ -36,7 +36,7 @@ def custom_fit(
         ValueError: if a closure is given for many points.
     """
     n = model.train_targets.shape[-1]
-    if n <= EXACT_FIT_UP_TO:
+    if n <= DIRECT_SOLVE_UP_TO:
         # What `fit_gpytorch_mll` goes on with where a model has no `custom_fit`
         with restoring(mll):
             fitted: MLL = botorch.fit._fit_fallback(mll=mll, closure=closure, **settings)

@@ -10,6 +10,7 @@ from gpytorch.kernels import Kernel
 from scipy.spatial import cKDTree
 from torch import Tensor
 
+from surrogates import memory
 from surrogates.rules.limits import parts_with_lengthscales
 
 EXACT_UP_TO_POINTS = 5000
@@ -19,7 +20,6 @@ EXACT_UP_TO_DIM = 3
 APPROXIMATION = 0.5
 # ‖c − c'‖ beyond which a tree is built anew; common factors of all lengthscales change no neighbour
 MOVED = 0.25
-LARGEST_TABLE = 2**28  # bytes of neighbours that are kept
 
 
 class Neighbours:
@@ -57,7 +57,7 @@ class Neighbours:
         """
         rows = index.cpu().numpy()
         n = len(self._X)
-        if 4 * n * k > LARGEST_TABLE:
+        if 4 * n * k > memory.DEFAULT_CPU_BUDGET:
             return torch.from_numpy(self._query(self._X[rows], k)).to(self._device)
         if self._table is None or self._table.shape[1] != k:
             self._table = np.empty((n, k), dtype=np.int32)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.fitting.batched import BatchedGP, log_normal
-from surrogates.fitting.evidence import paired_difference
+from surrogates.fitting.evidence import NEEDED, paired_difference
 from surrogates.fitting.exact import copy_parameters, fit_exact
 from surrogates.fitting.search import (
     LITTLE_NOISE,
@@ -29,9 +29,7 @@ from surrogates.rules.hyperparameters import (
 )
 
 FEWEST_OTHERS = 200  # data outside of the sample that can judge between starts
-NEEDED = 2.0  # standard errors by which the second start must be better, judged by the sample
-NEEDED_NATS = 2.0  # and judged by others
-PRESENT_OPTIONS = {"maxiter": 30, "ftol": 1e-5}  # from hyperparameters that are nearly right
+NEEDED_NATS = 2.0  # by which the second start must be better, judged by other data
 
 
 @restored_on_failure
@@ -100,7 +98,7 @@ def fit_sample(
     search.best = best = BatchedGP(model)
     try:
         if not restart:
-            best = search.maximise(best, index, PRESENT_OPTIONS)
+            best = search.maximise(best, index, maxiter=30, ftol=1e-5)
         else:
             starts = _Starts(search, X, y)
             best = starts.best_of(apart(best), index[:1], order[m : 2 * m].to(X.device))

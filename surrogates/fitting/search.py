@@ -6,7 +6,6 @@ Notation: X (n, d), y (n,); ``index`` (s, m): s sets of m data, whose log likeli
 import math
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,12 +21,10 @@ from surrogates.fitting.batched import BatchedGP
 from surrogates.rules.hyperparameters import Coordinates, StepCallback, learned_elsewhere, log_prior
 from surrogates.rules.limits import LONGEST, lengthscale_limits, resolution
 
-NOISE_SHARE = 0.5  # of the targets' variance, at the start that is all but noise
 LITTLE_NOISE = 0.1  # a share that leaves nothing for a second start to explain
 FINER = 0.1**0.5  # of a start's lengthscales, those of the next
 APART = 0.1  # of a part's lengthscales, those of the next one that is equal, at a start
 FARTHEST = 30.0  # a coordinate may fall so far, which is a factor e³⁰
-LBFGS_OPTIONS = {"maxiter": 200, "ftol": 1e-7}
 
 
 class Search:
@@ -54,15 +51,18 @@ class Search:
         self,
         start: BatchedGP,
         index: Tensor,
-        options: dict[str, Any] = LBFGS_OPTIONS,
         *,
         in_proportion: bool = False,
+        maxiter: int = 200,
+        maxfun: int = 15_000,
+        ftol: float = 1e-7,
     ) -> BatchedGP:
         """Return the optimum that L-BFGS reaches from ``start`` on the sets ``index`` (s, m).
 
         Args:
             in_proportion: whether the lengthscales of a part of the kernel keep the ratios that
                 they have in ``start``, so that they are one hyperparameter.
+            maxiter, maxfun, ftol: options of SciPy's L-BFGS-B.
 
         Raises:
             FloatingPointError: if the likelihood is not finite at the start.
@@ -106,7 +106,7 @@ class Search:
                 jac=True,
                 method="L-BFGS-B",
                 bounds=free.box(),
-                options=options,
+                options={"maxiter": maxiter, "maxfun": maxfun, "ftol": ftol},
             )
         except FloatingPointError:  # a line search went too far
             if least == math.inf:
@@ -146,7 +146,7 @@ def is_function_of_its_parts(model: SingleTaskGP) -> bool:
     )
 
 
-def noisy_start(gp: BatchedGP, variance: float, share: float = NOISE_SHARE) -> BatchedGP | None:
+def noisy_start(gp: BatchedGP, variance: float, share: float = 0.5) -> BatchedGP | None:
     """Return a copy with a ``share`` of the ``variance`` as noise; ``None`` if that is not
     learned.
     """

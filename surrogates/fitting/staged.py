@@ -14,6 +14,7 @@ from torch import Tensor
 
 from surrogates.fitting.account import FitAccount, Stage
 from surrogates.fitting.evidence import (
+    NEEDED,
     Evidence,
     gained_by_chance,
     num_learned,
@@ -32,10 +33,9 @@ FAILURES = (
     torch.linalg.LinAlgError,  # type: ignore[attr-defined]
 )
 WHITE_NOISE = "white noise"  # the name of the last stage
-# Standard errors by which a stage must predict better than the best before; one that raised the
-# likelihood of all data has earned its place unless it clearly predicts worse
-NEEDED = 2.0
-NEEDED_OF_ALL_DATA = -2.0
+# A stage that raised the likelihood of all data has earned its place unless it clearly predicts
+# worse than the best before
+NEEDED_OF_ALL_DATA = -NEEDED
 NEEDED_OF_SIMPLER = -math.inf  # left-out data prefer more hyperparameters, which have seen them
 # Nats a point that white noise may lose as a model of the kernel's, whose neighbours have to tell
 # the mean

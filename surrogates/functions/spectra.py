@@ -71,6 +71,7 @@ from surrogates.functions.modulations import (
     task_amplitudes,
 )
 from surrogates.functions.tasks import TaskKernel
+from surrogates.operators.expressions import MATERN
 from surrogates.operators.forms import (
     FORMS,
     KernelForm,
@@ -83,8 +84,6 @@ from surrogates.operators.forms import (
 )
 from surrogates.operators.main_effects import MainEffectsKernel
 from surrogates.operators.tanimoto import TanimotoKernel
-
-DEGREES_OF_FREEDOM = {"matern12": 1, "matern32": 3, "matern52": 5}
 
 Normal = Callable[[tuple[int, int], Tensor, torch.Generator], Tensor]
 # Maps a part that transforms its points to the kernel inside it and to that kernel's columns
@@ -305,7 +304,7 @@ class WaveSource:
         tails = (torch.arange(count, device="cpu") % 2 == 1) & self.weighted
         if isinstance(kernel, Kernel):
             return self._finished(self._called(kernel, columns, tails))
-        degrees = DEGREES_OF_FREEDOM.get(kernel.profile)
+        degrees = None if kernel.profile == "rbf" else int(2 * MATERN[kernel.profile][0])
         own = columns if kernel.active_dims is None else columns[kernel.active_dims]
         waves = self._isotropic(degrees, kernel.lengthscale, own, tails)
         weights = kernel.outputscale.to(self.like) * waves.weights

@@ -431,7 +431,7 @@ def _in_parts(X: Tensor, evaluate: Callable[[slice], tuple[Tensor, ...]]) -> tup
         parts = [evaluate(rows) for rows in spans(len(X), size)]
         return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
-    return memory.halving(evaluated, max(1, len(X) // 2), 1, "A part")
+    return memory.halving(evaluated, max(1, len(X) // 2), "A part", smallest=1)
 
 
 def _owners(X: Tensor, W: Tensor) -> Tensor:

@@ -291,20 +291,15 @@ def _matern12(d2: Tensor) -> Terms:
     return (-r).exp_(), 1.0, (-0.5 / r).masked_fill_(d2 <= tiny, 0.0)
 
 
-def _bounded(d2: Tensor) -> Tensor:
-    """Return d² without what is negative by rounding, or so large that the decay is 0: a d² that
-    rounds to infinity would multiply it, and 0 · ∞ is no number.
-    """
-    return d2.clamp(0.0, 1.0 / torch.finfo(d2.dtype).eps)
-
-
 def _matern32(d2: Tensor) -> Terms:
-    r = _bounded(d2).mul_(3.0).sqrt_()
+    # At 1 / eps the decay is 0: a d² that rounds to infinity would multiply it, and 0 · ∞ is no
+    # number
+    r = d2.clamp(0.0, 1.0 / torch.finfo(d2.dtype).eps).mul_(3.0).sqrt_()
     return (-r).exp_(), 1.0 + r, -1.5
 
 
 def _matern52(d2: Tensor) -> Terms:
-    r = _bounded(d2).mul_(5.0).sqrt_()
+    r = d2.clamp(0.0, 1.0 / torch.finfo(d2.dtype).eps).mul_(5.0).sqrt_()
     linear = 1.0 + r
     return (-r).exp_(), linear.addcmul(r, r, value=1.0 / 3.0), linear.mul_(-5.0 / 6.0)
 

@@ -10,6 +10,7 @@ from surrogates import memory
 # Times eps · trace: below 4, blocks of clustered points in float32 were found to diverge; 10 slows
 # the largest blocks
 SHIFT = 5.0
+DIRECT_SOLVE_UP_TO = 4096  # rows: unless asked otherwise, a larger matrix is not factorised
 
 
 def matmul(A: Tensor, B: Tensor, add_to: Tensor | None = None) -> Tensor:

@@ -10,7 +10,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.operators.tiles import SMALLEST_SIDE, spans, tile_side
+from surrogates.operators.tiles import spans, tile_side
 
 
 def backward_quadratic_form(kernel: Kernel, X: Tensor, U: Tensor, weights: Tensor) -> float:
@@ -40,7 +40,7 @@ def backward_quadratic_form(kernel: Kernel, X: Tensor, U: Tensor, weights: Tenso
                         gradient += more
         return q, gradients
 
-    q, gradients = memory.halving(sums, tile_side(X.device), SMALLEST_SIDE, "A tile")
+    q, gradients = memory.halving(sums, tile_side(X.device), "A tile")
     if parameters:
         torch.autograd.backward(parameters, gradients)
     return q

@@ -17,7 +17,6 @@ from surrogates import memory
 from surrogates.operators.linalg import joined
 
 FunctionMap = Callable[[Tensor], Tensor]
-SMALLEST_SIDE = 64  # of a tile
 Term = Callable[..., Tensor]  # of functions, their weights W, and tensors with a row a point
 
 
@@ -115,7 +114,7 @@ class _Derivative(torch.autograd.Function):
                 sums.append(joined(tiles) if not sums else sums.pop() + joined(tiles))
             return sums[0]
 
-        return basis.total(memory.halving(total, side, min(side, SMALLEST_SIDE), "A tile"))
+        return basis.total(memory.halving(total, side, "A tile"))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:

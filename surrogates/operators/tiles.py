@@ -29,7 +29,6 @@ Result = TypeVar("Result")
 
 TILE_SIDE = {"cpu": 512}
 DEFAULT_SIDE = 8192  # elsewhere, where it fits
-SMALLEST_SIDE = 64  # where memory for less is not there, nothing else is either
 LARGEST_CANCELLATION = 1e-4  # of d², at the distances where the kernel changes
 
 
@@ -557,7 +556,7 @@ def with_tiles_that_fit(
     memory runs out.
 
     Raises:
-        MemoryError: if tiles of ``SMALLEST_SIDE`` do not fit.
+        MemoryError: if the smallest tiles do not fit.
     """
 
     @wraps(product)
@@ -568,10 +567,7 @@ def with_tiles_that_fit(
         except torch.cuda.OutOfMemoryError:
             pass
         return memory.halving(
-            lambda side: product(side, tiles, *others, **named),
-            max(SMALLEST_SIDE, largest // 2),
-            SMALLEST_SIDE,
-            "A tile",
+            lambda side: product(side, tiles, *others, **named), largest // 2, "A tile"
         )
 
     return fitted

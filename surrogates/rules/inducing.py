@@ -10,10 +10,10 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.functions.paths import SamplePaths
-from surrogates.operators.linalg import stable_cholesky
+from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO, stable_cholesky
 from surrogates.rules.data_set import DataSet
 from surrogates.rules.rule import FiniteRank, Rule
-from surrogates.rules.solved import DIRECT_SOLVE_UP_TO, SolvedRule
+from surrogates.rules.solved import SolvedRule
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.inducing_error import InducingError
 from surrogates.solvers.sgd import SGD

@@ -24,6 +24,7 @@ from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import KernelBasis, combine
 from surrogates.operators.expressions import kernel_values
 from surrogates.operators.kernel_matrix import kernel_operator
+from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO
 from surrogates.rules.data_set import DataSet
 from surrogates.rules.limits import check_codes
 from surrogates.rules.rule import Covariance, CovarianceWith, Draw, Rule
@@ -38,7 +39,6 @@ from surrogates.systems.processes import own_rows
 from surrogates.systems.shared import DistributedKernelSystem
 from surrogates.systems.system import Apply, LinearSystem, Targets, require_blocks
 
-DIRECT_SOLVE_UP_TO = 4096
 # In the posterior's covariance: several feature draws average the features' own error out
 PATHS_PER_DRAW = 32
 NUM_LOOKS = 16  # paths, and points, at which sums in float32 are compared with those in float64

@@ -36,9 +36,6 @@ from surrogates.rules.solved import prior_of, settled
 from surrogates.systems.inducing_system import InducingSystem
 from surrogates.systems.system import Targets
 
-# Points of a covariance that is evaluated: of more, the variances alone are usually asked for
-DENSE_UP_TO = 2048
-
 
 class WhitenedPosterior(NamedTuple):
     """q(u) = N(μ(Z) + L c, L R Rᵀ Lᵀ), in float64, whatever the dtype of the data.
@@ -215,7 +212,8 @@ def _in_float64(kernel: Kernel, X: Tensor) -> Kernel:
 def _covariance(prior: LinearOperator, a: Tensor, known: Tensor) -> LinearOperator:
     """Return k(X, X) − a aᵀ + b bᵀ for the features a (..., k, m) of X, and b = ``known``."""
     dtype = prior.dtype
-    if a.shape[-2] > DENSE_UP_TO:
+    # Of many points, the variances alone are usually asked for
+    if a.shape[-2] > memory.part_size(a.shape[-2]):
         a = a.to(dtype)
         return prior + MatmulLinearOperator(-a, a.mT) + RootLinearOperator(known.to(dtype))
     # Rounding must not make a variance negative

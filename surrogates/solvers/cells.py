@@ -27,8 +27,7 @@ from surrogates.systems.system import BlockSystem
 
 SMOOTH = 0.03  # what half a block's columns leave of a smooth kernel's diagonal
 FROM_EVERYWHERE = 0.1  # of a part's rows
-MOST_COLUMNS = 500
-NUM_PROBED = 500
+NUM_PROBED = 500  # columns, and as many other rows
 
 Likeness = Callable[[Tensor, Tensor], Tensor]
 
@@ -54,7 +53,7 @@ class Cells:
     def of(cls, system: BlockSystem, generator: torch.Generator) -> "Cells":
         """Return the cells of ``system``, of which 500 rows show what up to 500 others leave."""
         order = torch.randperm(system.n, generator=generator, device=generator.device)
-        rank = min(MOST_COLUMNS, (system.n + 1) // 2)
+        rank = min(NUM_PROBED, (system.n + 1) // 2)
         probed = system.restrict(order[: rank + NUM_PROBED].to(system.device))
         factor = column_factor(probed, rank, generator)
         left = probed.diagonal.mean() - factor.square().mean(0).cumsum(0)

@@ -52,7 +52,6 @@ ROW_COUNTS = ("block_size", "batch_size", "rank")  # settings that count rows
 # Sweeps in a row without progress: a single one may be a stochastic method's bad luck
 STALLS_ALLOWED = 2
 FIRST_LOOK = 4.0  # epochs before the first scheduled look; each later one comes after twice as many
-MOST_DOUBLINGS = 126  # exponent of the largest power of two that float32 holds, less one
 UNSCALED = (1e-9, 1e9)  # range of a column's largest entry in which float32 holds its squares
 
 
@@ -186,7 +185,8 @@ def _into_range(request: Request) -> Tensor | None:
     fits = (largest == 0) | ((largest > lowest) & (largest < highest))
     if bool(fits.all()):
         return None
-    exponent = torch.frexp(largest).exponent.clamp(-MOST_DOUBLINGS, MOST_DOUBLINGS)
+    most = math.frexp(torch.finfo(torch.float32).max)[1] - 2  # float32 holds one doubling more
+    exponent = torch.frexp(largest).exponent.clamp(-most, most)
     exponent = exponent.masked_fill(fits, 0)
     scale = torch.ldexp(torch.ones_like(largest), -exponent)
     request.rhs = request.rhs * scale

@@ -15,7 +15,7 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.operators.kernel_matrix import Tiled, kernel_operator
 from surrogates.operators.linalg import stable_cholesky, times_inverse_transpose
-from surrogates.operators.tiles import SMALLEST_SIDE, spans, tile_side
+from surrogates.operators.tiles import spans, tile_side
 from surrogates.systems.kernel import WithKernel
 from surrogates.systems.system import LinearSystem, Regression, Rows, Targets
 
@@ -205,4 +205,4 @@ class InducingSystem(WithKernel, LinearSystem):
                 add(out, part, rows)
             return out
 
-        return memory.halving(total, self._chunk, min(self._chunk, SMALLEST_SIDE), "A part")
+        return memory.halving(total, self._chunk, "A part")

@@ -11,7 +11,7 @@ from torch import Tensor
 from surrogates import memory
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.linalg import jittered_cholesky
-from surrogates.operators.tiles import SMALLEST_SIDE, spans, tile_side
+from surrogates.operators.tiles import spans, tile_side
 
 
 def approximate_leverage_scores(
@@ -48,7 +48,5 @@ def approximate_leverage_scores(
             parts.append(kernel(X[part], diag=True) - half.square().sum(0))
         return torch.cat(parts)
 
-    scores = memory.halving(missed, tile_side(X.device), SMALLEST_SIDE, "A part") / (
-        regularization * n
-    )
+    scores = memory.halving(missed, tile_side(X.device), "A part") / (regularization * n)
     return scores.clamp(torch.finfo(X.dtype).eps, 1.0)

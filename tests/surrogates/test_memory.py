@@ -59,7 +59,7 @@ def test_running_out_of_memory_halves_the_size_until_it_fits() -> None:
             raise torch.cuda.OutOfMemoryError("no")
         return "done"
 
-    assert halving(compute, 100, 1, "A tile") == "done"
+    assert halving(compute, 100, "A tile", 1) == "done"
     assert tried == [100, 50, 25, 12]
 
 
@@ -74,10 +74,10 @@ def test_memory_that_lacks_for_the_smallest_size_is_an_error() -> None:
         MemoryError,
         match="A tile of 16 rows does not fit in the device's free memory .* Evaluate fewer points",
     ):
-        halving(compute, 50, 16, "A tile")
+        halving(compute, 50, "A tile", 16)
     assert tried == [50, 25, 16]
 
 
 def test_other_errors_pass() -> None:
     with pytest.raises(ZeroDivisionError):
-        halving(lambda size: size // 0, 8, 1, "A tile")
+        halving(lambda size: size // 0, 8, "A tile")

@@ -17,7 +17,7 @@ from linear_operator.utils.errors import NotPSDError
 from surrogates import PathwiseGP
 from tests import problems
 
-N = 300
+N = 4097
 X = problems.uniform(N, 2)
 Y = torch.sin(6 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(N, 1, seed=1)
 
@@ -28,9 +28,8 @@ def likelihood(model: SingleTaskGP) -> ExactMarginalLogLikelihood:
 
 @pytest.fixture
 def fitted(monkeypatch: pytest.MonkeyPatch) -> list[SingleTaskGP]:
-    """Let 300 points be many, and note which models are fitted by other means than BoTorch's."""
+    """Note which models are fitted by other means than BoTorch's."""
     models: list[SingleTaskGP] = []
-    monkeypatch.setattr("surrogates.fitting.hook.EXACT_FIT_UP_TO", 100)
     monkeypatch.setattr("surrogates.fitting.hook.fit", models.append)
     return models
 
@@ -102,19 +101,19 @@ def test_what_cannot_be_obeyed_is_named(fitted: list[SingleTaskGP]) -> None:
     with pytest.raises(
         ValueError,
         match=(
-            "`closure` must be None for 300 points, got .*it would factorise a matrix of that size"
+            "`closure` must be None for 4097 points, got .*it would factorise a matrix of that size"
         ),
     ):
         fit_gpytorch_mll(likelihood(model), closure=print)
     with pytest.raises(
         TypeError,
         match=(
-            "`mll` must be an ExactMarginalLogLikelihood for 300 points, got"
+            "`mll` must be an ExactMarginalLogLikelihood for 4097 points, got"
             " LeaveOneOutPseudoLikelihood"
         ),
     ):
         fit_gpytorch_mll(LeaveOneOutPseudoLikelihood(model.likelihood, model))
     with pytest.warns(
-        UserWarning, match="`optimizer_kwargs` of fit_gpytorch_mll do nothing for 300 points"
+        UserWarning, match="`optimizer_kwargs` of fit_gpytorch_mll do nothing for 4097 points"
     ):
         fit_gpytorch_mll(likelihood(model), optimizer_kwargs={"options": {"maxiter": 20}})

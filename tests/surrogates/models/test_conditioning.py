@@ -20,6 +20,7 @@ from surrogates import (
     PathwiseGP,
     VariationalGP,
 )
+from surrogates.models.fresh import EXACT_UP_TO
 from tests import problems
 from tests.refusals import assert_refused
 from tests.surrogates.models.toy_model import BOUNDS, FEW, TIGHT, D, N, X, Z, law, settings
@@ -151,14 +152,13 @@ def test_fantasies_of_an_exact_model_are_those_of_single_task_gp(
     torch.testing.assert_close(*results, rtol=1e-8, atol=1e-8)
 
 
-def test_fantasies_of_an_exact_model_stay_exact_when_their_points_exceed_the_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("surrogates.models.fresh.EXACT_UP_TO", N)
+def test_fantasies_of_an_exact_model_stay_exact_when_their_points_exceed_the_limit() -> None:
+    inputs = problems.uniform(EXACT_UP_TO, D, seed=8)
+    data = inputs, torch.sin(5.0 * inputs.sum(1, keepdim=True))
     results = []
     for solver in (None, Cholesky()):
-        fantasies = PathwiseGP(X, Y, solver=solver).fantasize(
-            NEW[:2], SobolQMCNormalSampler(torch.Size([4]), seed=0)
+        fantasies = PathwiseGP(*data, solver=solver).fantasize(
+            NEW[:2], SobolQMCNormalSampler(torch.Size([1]), seed=0)
         )
         results.append(law(fantasies, Z[0]))
     torch.testing.assert_close(*results)

@@ -22,8 +22,9 @@ from surrogates import (
     PathwiseGP,
     VariationalGP,
 )
+from surrogates.models.fresh import EXACT_UP_TO
 from tests import problems
-from tests.surrogates.models.toy_model import BOUNDS, FEW, TIGHT, D, N, X, Y, Z, law, settings
+from tests.surrogates.models.toy_model import BOUNDS, FEW, TIGHT, D, X, Y, Z, law, settings
 
 
 def inducing(**changes: Any) -> InducingPathwiseGP:
@@ -189,13 +190,16 @@ def test_gradients_reach_the_hyperparameters_of_an_exact_model() -> None:
     torch.testing.assert_close(*gradients, **EXACT)
 
 
-def test_a_model_without_a_solver_is_exact_up_to_a_number_of_points(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    exact = law(PathwiseGP(X, Y))
-    monkeypatch.setattr("surrogates.models.fresh.EXACT_UP_TO", N - 1)
-    torch.testing.assert_close(law(PathwiseGP(X, Y, solver=Cholesky())), exact)
-    assert PathwiseGP(X, Y, num_paths=16).posterior(Z).base_sample_shape == (3, 16)
+def test_a_model_without_a_solver_is_exact_up_to_a_number_of_points() -> None:
+    torch.testing.assert_close(law(PathwiseGP(X, Y, solver=Cholesky())), law(PathwiseGP(X, Y)))
+    inputs = problems.uniform(EXACT_UP_TO + 1, D)
+    for n, solver, shape in (
+        (EXACT_UP_TO, None, (3, 4)),
+        (EXACT_UP_TO + 1, None, (3, 16)),
+        (EXACT_UP_TO + 1, Cholesky(), (3, 4)),
+    ):
+        model = PathwiseGP(inputs[:n], inputs[:n].sum(1, keepdim=True), num_paths=16, solver=solver)
+        assert model.posterior(Z).base_sample_shape == shape
     assert PathwiseGP(X, Y, num_paths=16, solver=Auto()).posterior(Z).base_sample_shape == (3, 16)
 
 

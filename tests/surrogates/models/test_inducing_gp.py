@@ -25,6 +25,7 @@ from surrogates import (
     VariationalGP,
     gaussian_likelihood,
 )
+from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO
 from tests import problems
 from tests.refusals import assert_refused
 from tests.surrogates.models.toy_model import YVAR, D, N, X, Y, kernel
@@ -179,12 +180,9 @@ def test_stochastic_gradients_give_the_direct_posterior() -> None:
     torch.testing.assert_close(mean(cg), direct, rtol=0, atol=1e-4 * float(Y.std()))
 
 
-def test_the_solver_left_open_is_direct_up_to_the_limit_and_stochastic_beyond(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert isinstance(inducing().rule.solver_for(M), Cholesky)
-    monkeypatch.setattr("surrogates.rules.inducing.DIRECT_SOLVE_UP_TO", M - 1)
-    assert isinstance(inducing().rule.solver_for(M), SGD)
+def test_the_solver_left_open_is_direct_up_to_the_limit_and_stochastic_beyond() -> None:
+    assert isinstance(inducing().rule.solver_for(DIRECT_SOLVE_UP_TO), Cholesky)
+    assert isinstance(inducing().rule.solver_for(DIRECT_SOLVE_UP_TO + 1), SGD)
 
 
 def test_a_solver_that_needs_rows_of_the_matrix_is_refused_with_the_remedy() -> None:

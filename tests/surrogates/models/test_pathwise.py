@@ -42,6 +42,7 @@ from surrogates import (
     UnsolvedWarning,
     gaussian_likelihood,
 )
+from surrogates.models.fresh import EXACT_UP_TO
 from surrogates.rules.solved import AllData
 from tests import problems
 from tests.refusals import assert_refused
@@ -531,14 +532,13 @@ def test_a_kernel_that_keeps_matrices_can_be_copied_and_changed_after_a_posterio
     torch.testing.assert_close(after, deepcopy(model.train()).posterior(Z).mean)
 
 
-def test_the_posterior_of_a_kernel_without_features_is_exact_at_any_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_posterior_of_a_kernel_without_features_is_exact_at_any_size() -> None:
     kernel = PiecewisePolynomialKernel(2)
     given = {"likelihood": gaussian_likelihood(0.02), "covar_module": kernel}
-    exact = PathwiseGP(X, Y, **given).posterior(Z)
-    monkeypatch.setattr("surrogates.models.fresh.EXACT_UP_TO", N - 1)
-    beyond = PathwiseGP(X, Y, **given).posterior(Z)
+    inputs = problems.uniform(EXACT_UP_TO + 1, X.shape[1], seed=3)
+    data = inputs, torch.sin(5.0 * inputs.sum(1, keepdim=True))
+    exact = PathwiseGP(*data, solver=Cholesky(), **given).posterior(Z)
+    beyond = PathwiseGP(*data, **given).posterior(Z)
     torch.testing.assert_close(beyond.mean, exact.mean)
     torch.testing.assert_close(beyond.variance, exact.variance)
 

@@ -9,19 +9,15 @@ import torch
 
 from surrogates import KernelSystem, Nystrom, SketchAndProject, kernel_operator, memory
 from surrogates.functions.draws import standard_normal
-from surrogates.systems import shared_rows
 from surrogates.systems.shared_rows import SharedRows
 from tests import problems
 from tests.simulated_device import NAME, SimulatedGenerator, simulated_device
-
-MANY = 200
 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     """A device with generators of its own."""
     monkeypatch.setattr(memory, "DEVICE_TYPES", {NAME})
-    monkeypatch.setattr(memory, "MANY", MANY)
 
     on_cpu = memory.seeded
     monkeypatch.setattr(
@@ -39,7 +35,7 @@ def seed() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-@pytest.mark.parametrize("count", [MANY - 1, MANY])
+@pytest.mark.parametrize("count", [memory.MANY - 1, memory.MANY])
 def test_few_numbers_are_those_of_the_cpu_and_many_the_devices_own(
     count: int, device: torch.device
 ) -> None:
@@ -47,14 +43,14 @@ def test_few_numbers_are_those_of_the_cpu_and_many_the_devices_own(
     on_cpu = standard_normal((count,), like, seed())
     there = standard_normal((count,), like.to(device), seed())
     assert there.device == device
-    assert torch.equal(there.cpu(), on_cpu) == (count < MANY)
+    assert torch.equal(there.cpu(), on_cpu) == (count < memory.MANY)
     assert torch.equal(standard_normal((count,), like.to(device), seed()).cpu(), there.cpu())
 
 
 def test_draws_of_a_device_are_normal_and_differ_from_one_another(device: torch.device) -> None:
     given = seed()
     like = torch.ones((), dtype=torch.float32, device=device)
-    first, second = (standard_normal((40, 1000), like, given).cpu() for _ in range(2))
+    first, second = (standard_normal((300, 1000), like, given).cpu() for _ in range(2))
     assert first.dtype == torch.float32
     assert not torch.equal(first, second)
     for draws in (first, second):
@@ -65,7 +61,6 @@ def test_draws_of_a_device_are_normal_and_differ_from_one_another(device: torch.
 def test_rows_drawn_there_are_the_same_however_they_are_shared(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_rows, "ROWS_PER_STREAM", 16)
     drawn_on = set()
     seeded = memory.seeded
 
@@ -75,18 +70,22 @@ def test_rows_drawn_there_are_the_same_however_they_are_shared(
 
     monkeypatch.setattr(memory, "seeded", noted)
     like = torch.ones((), dtype=torch.float64, device=device)
-    whole = SharedRows(90, device).normal(3, seed(), like=like)
+    n = memory.MANY // 30 + 1  # rows of three streams
+    whole = SharedRows(n, device).normal(30, seed(), like=like)
     parts = []
-    for start, count in ((0, 37), (37, 2), (39, 51)):
+    for start, count in ((0, 5000), (5000, 2), (5002, n - 5002)):
         rows = SharedRows(count, device)
         rows.start = start
-        rows.n = 90
-        parts.append(rows.normal(3, seed(), like=like))
+        rows.n = n
+        parts.append(rows.normal(30, seed(), like=like))
     assert torch.equal(torch.cat(parts), whole)
     assert drawn_on == {device}
 
 
-def test_sketches_drawn_there_solve_the_system(device: torch.device) -> None:
+def test_sketches_drawn_there_solve_the_system(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "drawing_device", lambda device, count: device)
     X = problems.uniform(60, 2)
     rhs = problems.normal(60, 2)
     system = KernelSystem(kernel_operator(problems.matern(1.5, 0.4).to(device), X.to(device)), 0.1)

@@ -164,15 +164,15 @@ def test_every_solver_shares_rows_or_says_what_to_use(tmp_path: Path) -> None:
                 assert name.startswith("sdd-") or (found < 1.0).any(), name
 
 
-def test_random_rows_go_on_from_stream_to_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surrogates.systems.shared_rows.ROWS_PER_STREAM", 8)
-    rows = SharedRows(30, torch.device("cpu"))
-    whole = rows.normal(2, torch.Generator().manual_seed(4), like=torch.ones(1))
-    assert len(whole.unique()) == 60
-    rows.start = 5
-    rows.num_held = 17
+def test_random_rows_go_on_from_stream_to_stream() -> None:
+    like = torch.ones(1, dtype=torch.float64)
+    rows = SharedRows(15_000, torch.device("cpu"))  # of four streams
+    whole = rows.normal(2, torch.Generator().manual_seed(4), like=like)
+    assert len(whole.unique()) == 30_000
+    rows.start = 2500
+    rows.num_held = 8500
     assert torch.equal(
-        rows.normal(2, torch.Generator().manual_seed(4), like=torch.ones(1)), whole[5:22]
+        rows.normal(2, torch.Generator().manual_seed(4), like=like), whole[2500:11_000]
     )
 
 
