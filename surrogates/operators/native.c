@@ -20,35 +20,27 @@ typedef uint64_t bits;
 #define SQRT __builtin_sqrt
 #define MANTISSA 52
 #define BIAS 1023
-#define ROUNDING 6755399441055744.0 /* 1.5 · 2^52: what is added to it is rounded to an integer */
+/* 1.5 · 2^52 + bias: sums with it are rounded to integers, which fill their last bits, biased */
+#define ROUNDING (6755399441055744.0 + BIAS)
 #define LOG2_E 1.4426950408889634
-#define LOG_2 6.93145751953125e-1 /* a few digits of it, whose product with n is exact */
-#define LOG_2_REST 1.42860682030941723212e-6
 #if defined(__FMA__) || defined(__aarch64__)
 #define LARGEST_ANGLE 1e9
 #else
 #define LARGEST_ANGLE 1e6 /* whose product with the digits of pi is exact */
 #endif
-#define LARGEST_DECAY 708.0 /* exp(-708) is not yet subnormal */
-#define TINY 2.2250738585072014e-308
 #else
 typedef float real;
 typedef uint32_t bits;
 #define SQRT __builtin_sqrtf
 #define MANTISSA 23
 #define BIAS 127
-#define ROUNDING 12582912.0f
+#define ROUNDING (12582912.0f + BIAS)
 #define LOG2_E 1.442695022f
-#define LOG_2 0.693359375f
-#define LOG_2_REST -2.12194440e-4f
 #define LARGEST_ANGLE 1e9f
-#define LARGEST_DECAY 87.0f
-#define TINY 1.17549435e-38f
 #endif
 
 #define PANEL 256
-#define TOGETHER 4       /* points that are evaluated with a part of a panel once it is read */
-#define FAR ((real)1e30)    /* a larger d2 may round to infinity, and its product with 0 be none */
+#define TOGETHER 4 /* points that are evaluated with a part of a panel once it is read */
 #define INLINE static inline __attribute__((always_inline))
 #define ALONE static __attribute__((noinline)) /* one code, and one rounding, for all its callers */
 
@@ -66,68 +58,62 @@ typedef real vector __attribute__((vector_size(BYTES), aligned(sizeof(real))));
 
 enum { RBF, MATERN12, MATERN32, MATERN52 };
 
-/* exp(-r) for r >= 0: 2^n exp(y), with -r log2 e rounded to n, what is left y in [-log 2, log 2] / 2,
- * and the minimax polynomial of (exp y - 1 - y) / y², off by 3e-9 in float and 4e-18 in double.
- * 0 where it is subnormal. */
-INLINE real decay_of(real r)
+/* exp(-r) = 2^-t for 0 <= t = rate · r <= BIAS: 2^-n 2^y, with t rounded to n, what is left y in
+ * [-1/2, 1/2], and a polynomial of 2^y that is 1 at 0, off by 2e-9 in float and 8e-18 in double.
+ * That is far below rounding: errors that are alike at like distances add up in the eigenvalues of
+ * a kernel matrix. 2^-BIAS, whose power of 2 is subnormal, is found as 0. */
+INLINE real decay_of(real rate, real r)
 {
-    real bounded = r > LARGEST_DECAY ? LARGEST_DECAY : r;
-    real shifted = ROUNDING - bounded * LOG2_E;
-    real n = shifted - ROUNDING;
-    real y = -bounded - n * LOG_2;
-    y = y - n * LOG_2_REST;
+    real shifted = ROUNDING - rate * r;
+    real y = ROUNDING - shifted - rate * r;
 #ifdef DOUBLE
-    real p = 2.50000602201454879e-8;
-    p = p * y + 2.76302484074657453e-7;
-    p = p * y + 2.75575863758958832e-6;
-    p = p * y + 2.48014930988180665e-5;
-    p = p * y + 1.98412695065797484e-4;
-    p = p * y + 1.38888889436302041e-3;
-    p = p * y + 8.33333333349445910e-3;
-    p = p * y + 4.16666666665301583e-2;
-    p = p * y + 1.66666666666664125e-1;
-    p = p * y + 5.00000000000001063e-1;
+    real p = 4.45496059818651839e-10;
+    p = p * y + 7.07258594926922370e-9;
+    p = p * y + 1.01780624458457735e-7;
+    p = p * y + 1.32154425879216897e-6;
+    p = p * y + 1.52527338298361184e-5;
+    p = p * y + 1.54035304417360502e-4;
+    p = p * y + 1.33335581464169353e-3;
+    p = p * y + 9.61812910760688853e-3;
+    p = p * y + 5.55041086648215943e-2;
+    p = p * y + 2.40226506959100982e-1;
+    p = p * y + 6.93147180559945309e-1;
 #else
-    real p = 1.38145990e-3f;
-    p = p * y + 8.36871687e-3f;
-    p = p * y + 4.16683880e-2f;
-    p = p * y + 1.66665206e-1f;
-    p = p * y + 4.99999934e-1f;
+    real p = 1.53533622e-4f;
+    p = p * y + 1.33988744e-3f;
+    p = p * y + 9.61843736e-3f;
+    p = p * y + 5.55033247e-2f;
+    p = p * y + 2.40226479e-1f;
+    p = p * y + 6.93147203e-1f;
 #endif
-    p = p * y * y + y + 1;
     bits exponent;
     memcpy(&exponent, &shifted, sizeof exponent);
-    exponent = (exponent + BIAS) << MANTISSA;
+    exponent <<= MANTISSA;
     real power;
     memcpy(&power, &exponent, sizeof power);
-    return r > LARGEST_DECAY ? 0 : p * power;
+    return (p * y + 1) * power;
 }
 
-/* The kernel without its outputscale is level · decay, its slope in d2 slope · decay */
+/* The kernel without its outputscale is level · decay, and falls in d2 by fall · decay */
 typedef struct {
-    real decay, level, slope;
+    real decay, level, fall;
 } terms;
 
 INLINE terms terms_of(int profile, real d2)
 {
-    terms t = {0, 1, (real)-0.5};
-    real square = d2 < 0 ? 0 : d2 > FAR ? FAR : d2;
-    if (profile == RBF) {
-        t.decay = decay_of((real)0.5 * square);
-    } else if (profile == MATERN12) {
-        real r = SQRT(square < TINY ? TINY : square);
-        t.decay = decay_of(r);
-        t.slope = square <= TINY ? 0 : (real)-0.5 / r; /* at a point of Z that of no direction */
+    static const real factors[] = {0, 1, 3, 5}; /* r² = factor · d2 */
+    real rate = profile == RBF ? LOG2_E / 2 : LOG2_E;
+    real r = profile == RBF ? d2 : SQRT(factors[profile] * d2);
+    r = r > BIAS / rate ? BIAS / rate : r; /* the decay is 0 beyond, also times r */
+    terms t = {decay_of(rate, r), 1, (real)0.5};
+    if (profile == MATERN12) {
+        t.fall = r == 0 ? 0 : t.fall / r; /* at a point of Z it has no direction */
     } else if (profile == MATERN32) {
-        real r = SQRT(3 * square);
-        t.decay = decay_of(r);
         t.level = 1 + r;
-        t.slope = (real)-1.5;
-    } else {
-        real r = SQRT(5 * square);
-        t.decay = decay_of(r);
-        t.level = 1 + r + r * r * (real)(1.0 / 3.0);
-        t.slope = (real)(-5.0 / 6.0) * (1 + r);
+        t.fall = (real)1.5;
+    } else if (profile == MATERN52) {
+        t.level = 1 + r * (1 + r * (real)(1.0 / 3.0));
+        t.fall = (real)(5.0 / 6.0) * (1 + r);
     }
     return t;
 }
@@ -135,7 +121,7 @@ INLINE terms terms_of(int profile, real d2)
 typedef void fill(const real *d2, long count, real scale, real *out);
 typedef real weigh(const real *d2, const real *w, long count, real *slopes);
 
-/* fill: kernel values. weigh: the sum of the values times w, and the slopes times w */
+/* fill: kernel values. weigh: the sum of the values times w, and the falls in d2 times w */
 #define PROFILE(NAME, KIND)                                                                        \
     ALONE void fill_##NAME(const real *d2, long count, real scale, real *out)                      \
     {                                                                                              \
@@ -153,7 +139,7 @@ typedef real weigh(const real *d2, const real *w, long count, real *slopes);
             terms t = terms_of(KIND, d2[j]);                                                       \
             real weighted = t.decay * w[j];                                                        \
             sum += t.level * weighted;                                                             \
-            slopes[j] = t.slope * weighted;                                                        \
+            slopes[j] = t.fall * weighted;                                                         \
         }                                                                                          \
         return sum;                                                                                \
     }
@@ -183,10 +169,14 @@ INLINE long rows_of(long n, long panel)
 
 INLINE real sum_of(vector v)
 {
-    real total = 0;
-    for (long lane = 0; lane < LANES; lane++)
-        total += v[lane];
-    return total;
+    real sums[LANES];
+    memcpy(sums, &v, sizeof sums);
+#pragma GCC unroll 8
+    for (long half = LANES / 2; half > 0; half /= 2)
+#pragma omp simd
+        for (long lane = 0; lane < half; lane++)
+            sums[lane] += sums[lane + half];
+    return sums[0];
 }
 
 /* TOGETHER points of X, from i on; where there are fewer before stop, the last one fills up: all
@@ -198,7 +188,7 @@ INLINE long points_from(long i, long stop, long d, const real *X, const real **x
     return stop - i < TOGETHER ? stop - i : TOGETHER;
 }
 
-/* For every point and row z of a panel: the sum over coordinates of (x - z)², or of x z */
+/* For every point and row z of a panel: the sum over coordinates of (z - x)², or of x z */
 INLINE void pairs(int squares, long d, const real **x, const real *Z, long count,
                   real (*out)[PANEL])
 {
@@ -211,8 +201,8 @@ INLINE void pairs(int squares, long d, const real **x, const real *Z, long count
             vector second = READ(Z + k * PANEL + j + LANES);
             for (int p = 0; p < TOGETHER; p++) {
                 real at = x[p][k];
-                sums[p][0] += squares ? (at - first) * (at - first) : at * first;
-                sums[p][1] += squares ? (at - second) * (at - second) : at * second;
+                sums[p][0] += squares ? (first - at) * (first - at) : at * first;
+                sums[p][1] += squares ? (second - at) * (second - at) : at * second;
             }
         }
         for (int p = 0; p < TOGETHER; p++) {
@@ -235,7 +225,7 @@ INLINE const real *weights_of(const real *W, long apart, long step, long functio
     return copy;
 }
 
-/* Add the sum over a panel of slopes · (x - z), or of slopes · z, to each point's gradient */
+/* Add the sum over a panel of slopes · (z - x), or of slopes · z, to each point's gradient */
 INLINE void add_gradients(int differences, long points, long d, const real **x, const real *Z,
                           long count, real (*slopes)[PANEL], double *gradients)
 {
@@ -250,7 +240,7 @@ INLINE void add_gradients(int differences, long points, long d, const real **x, 
         for (long j = 0; j < whole; j += LANES) {
             vector z = READ(Z + k * PANEL + j);
             for (int p = 0; p < TOGETHER; p++)
-                sums[p] += READ(slopes[p] + j) * (differences ? x[p][k] - z : z);
+                sums[p] += READ(slopes[p] + j) * (differences ? z - x[p][k] : z);
         }
         for (long p = 0; p < points; p++)
             gradients[p * d + k] += sum_of(sums[p]);

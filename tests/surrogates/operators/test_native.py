@@ -42,8 +42,12 @@ def formula(profile: str, d2: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("profile", PROFILES)
 def test_values_and_slopes_are_those_of_the_formula(profile: str, dtype: torch.dtype) -> None:
-    """Also at distances that are 0, or so large that their squares are infinite."""
-    r = torch.cat([torch.tensor(EDGES), 30.0 * problems.uniform(3 * PANEL)]).to(dtype).unsqueeze(1)
+    """Also at distances that are 0, so large that their squares are infinite, or where a value is
+    as small as a number can be.
+    """
+    spread = 30.0 * problems.uniform(3 * PANEL)
+    farther = torch.arange(0.0, 750.0, 0.25)  # exp(-745) is 0 in float64
+    r = torch.cat([torch.tensor(EDGES), spread, farther]).to(dtype).unsqueeze(1)
     origin = Panels.of(torch.zeros_like(r[:1]))
     values, slopes = formula(profile, r.square())
     one = torch.ones((), dtype=dtype)
@@ -90,6 +94,20 @@ def test_tiles_and_sums_are_those_of_the_formula(
     torch.testing.assert_close(sums.double(), (values * own).sum(1), **close(dtype, 4.0 * n))
     expected = 2.0 * ((slopes * own).unsqueeze(-1) * differences).sum(1)
     torch.testing.assert_close(gradients.double(), expected, **close(dtype, 4.0 * n))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_rounding_moves_no_eigenvalue_further_than_independent_errors_do(profile: str) -> None:
+    """Errors of eps / 2 that know nothing of each other have a norm of 2 (eps / 2) n^½; those that
+    are functions of the distance add up to one that grows as n.
+    """
+    n = 1000
+    X = 3.0 * problems.uniform(n, 1, dtype=torch.float32)
+    d2 = (X.double() - X.double().T).square()
+    found = native.values(profile, X, Panels.of(X), X.new_ones(()))
+    smallest = torch.linalg.eigvalsh(found.double())[0]
+    exact = torch.linalg.eigvalsh(formula(profile, d2)[0])[0]
+    assert smallest - exact > -1.5 * torch.finfo(torch.float32).eps * math.sqrt(n)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
