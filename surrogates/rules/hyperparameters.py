@@ -124,7 +124,8 @@ class Coordinates:
                 "`model` must have a parameter with `requires_grad=True`, got none. There is"
                 " nothing to fit."
             )
-        self._parameters: list[tuple[Parameter, Interval | None]] = found
+        self._parameters: list[Parameter] = [parameter for parameter, _ in found]
+        self._to_raw = [_from_coordinate(parameter, bounds) for parameter, bounds in found]
         with torch.no_grad():
             self.values = [_to_coordinate(parameter, bounds) for parameter, bounds in found]
             limits = {} if X is None else _lengthscale_coordinates(module.covar_module, X)
@@ -138,15 +139,12 @@ class Coordinates:
         """
         leaves = [value.detach().requires_grad_() for value in self.values]
         slopes = []
-        for parameter, _ in self._parameters:
+        for parameter in self._parameters:
             slope = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             slopes.append(slope)
             parameter.grad = None
         with torch.enable_grad():
-            raw = [
-                _from_coordinate(leaf, bounds)
-                for leaf, (_, bounds) in zip(leaves, self._parameters, strict=True)
-            ]
+            raw = [to_raw(leaf) for to_raw, leaf in zip(self._to_raw, leaves, strict=True)]
         gradients = torch.autograd.grad(raw, leaves, slopes)
         for value, gradient in zip(self.values, gradients, strict=True):
             value.grad = gradient
@@ -157,8 +155,10 @@ class Coordinates:
         their values, are put back into their range first.
         """
         self._keep_inside()
-        for value, (parameter, bounds) in zip(self.values, self._parameters, strict=True):
-            parameter.copy_(_from_coordinate(value, bounds))
+        for parameter, to_raw, value in zip(
+            self._parameters, self._to_raw, self.values, strict=True
+        ):
+            parameter.copy_(to_raw(value))
 
     def _keep_inside(self) -> None:
         for value, limits in zip(self.values, self.limits, strict=True):
@@ -196,23 +196,24 @@ def _to_coordinate(parameter: Tensor, bounds: Interval | None) -> Tensor:
     return torch.logit((value - lower) / (upper - lower), eps=_gap(torch.ones_like(upper)))
 
 
-def _from_coordinate(value: Tensor, bounds: Interval | None) -> Tensor:
-    """Return the raw parameter that ``value`` stands for; it keeps a gap that rounding does not
-    close from its bounds.
+def _from_coordinate(like: Tensor, bounds: Interval | None) -> Callable[[Tensor], Tensor]:
+    """Return the function from a coordinate to the raw parameter, one ``like`` the given one, that
+    it stands for; it keeps a gap that rounding does not close from its bounds.
     """
     if bounds is None:
-        return value
-    lower = bounds.lower_bound.to(value)
-    upper = bounds.upper_bound.to(value)
+        return lambda value: value
+    to_raw = bounds.inverse_transform
+    lower = bounds.lower_bound.to(like)
+    upper = bounds.upper_bound.to(like)
     if not _is_bounded(lower):
-        natural = upper - value.exp().clamp_min(_gap(upper))
-    elif not _is_bounded(upper):
-        natural = lower + value.exp().clamp_min(_gap(lower))
-    else:
-        gap = _gap(torch.ones_like(upper))
-        natural = lower + (upper - lower) * torch.sigmoid(value).clamp(gap, 1.0 - gap)
-    raw: Tensor = bounds.inverse_transform(natural)
-    return raw
+        gap = _gap(upper)
+        return lambda value: to_raw(upper - value.exp().clamp_min(gap))
+    if not _is_bounded(upper):
+        gap = _gap(lower)
+        return lambda value: to_raw(lower + value.exp().clamp_min(gap))
+    gap = _gap(torch.ones_like(upper))
+    width = upper - lower
+    return lambda value: to_raw(lower + width * torch.sigmoid(value).clamp(gap, 1.0 - gap))
 
 
 def _floor(bounds: Interval | None) -> float:
