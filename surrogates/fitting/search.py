@@ -14,6 +14,7 @@ from gpytorch.constraints import Positive
 from gpytorch.kernels import AdditiveKernel, InducingPointKernel, Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
 from scipy.optimize import minimize
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 from torch.nn import Module
 
@@ -25,6 +26,9 @@ LITTLE_NOISE = 0.1  # a share that leaves nothing for a second start to explain
 FINER = 0.1**0.5  # of a start's lengthscales, those of the next
 APART = 0.1  # of a part's lengthscales, those of the next one that is equal, at a start
 FARTHEST = 30.0  # a coordinate may fall so far, which is a factor e³⁰
+# A step of SciPy's L-BFGS-B factorises matrices of 20 rows. Threads of the BLAS that comes with
+# SciPy wait for one another far longer than that takes, so a search limits them to one.
+SCIPYS_BLAS = ThreadpoolController().select(prefix="libscipy_openblas")
 
 
 class Search:
@@ -100,14 +104,15 @@ class Search:
             return loss.item(), free.gradient()
 
         try:
-            minimize(
-                evaluate,
-                free.first,
-                jac=True,
-                method="L-BFGS-B",
-                bounds=free.box(),
-                options={"maxiter": maxiter, "maxfun": maxfun, "ftol": ftol},
-            )
+            with SCIPYS_BLAS.limit(limits=1):
+                minimize(
+                    evaluate,
+                    free.first,
+                    jac=True,
+                    method="L-BFGS-B",
+                    bounds=free.box(),
+                    options={"maxiter": maxiter, "maxfun": maxfun, "ftol": ftol},
+                )
         except FloatingPointError:  # a line search went too far
             if least == math.inf:
                 raise

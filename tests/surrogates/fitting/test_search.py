@@ -13,7 +13,7 @@ from torch import Tensor
 
 from surrogates import Cholesky, PathwiseGP, fit_iterative, fit_minibatch, fit_subsets
 from surrogates.fitting.batched import BatchedGP
-from surrogates.fitting.search import Search, apart, finer_starts, smooth_start
+from surrogates.fitting.search import SCIPYS_BLAS, Search, apart, finer_starts, smooth_start
 from surrogates.rules.hyperparameters import log_prior, training_data
 from tests import problems
 
@@ -27,6 +27,21 @@ def noisy_model() -> PathwiseGP:
     model = PathwiseGP(X, torch.sin(6.0 * X[:, :1]) + problems.normal(N, 1, seed=1))
     model.likelihood.noise = 1e-3
     return model
+
+
+def test_the_blas_of_scipy_has_one_thread_during_a_search_and_as_many_as_before_after_it() -> None:
+    model = noisy_model()
+    X, y = training_data(model)
+    seen: list[int] = []
+
+    def look(_number: int, _value: float) -> None:
+        seen.extend(library["num_threads"] for library in SCIPYS_BLAS.info())
+
+    with SCIPYS_BLAS.limit(limits=2):
+        before = SCIPYS_BLAS.info()
+        Search(X, y, look).maximise(BatchedGP(model), INDEX, maxiter=1)
+        assert SCIPYS_BLAS.info() == before
+    assert set(seen) <= {1} and bool(seen) == bool(before)
 
 
 def test_the_first_step_changes_no_hyperparameter_by_more_than_a_factor_e(
