@@ -26,6 +26,9 @@ LOWEST ?= $(TORCH)
 #   WORKERS      how many processes run the tests or the examples, each with one thread
 WORKERS ?= 2
 
+# Tests start hundreds of processes, which would each compile the packages again
+unexport PYTHONDONTWRITEBYTECODE
+
 PICTURES := $(patsubst examples/%.py,results/%.png,$(wildcard examples/*.py))
 
 .PHONY: help venv bench smoke test test-portable test-slow test-gpu test-botorch lint types examples gallery docs dist dist-lowest clean

@@ -3,6 +3,7 @@ need a CUDA device.
 """
 
 import importlib.util
+import os
 import signal
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 from botorch.acquisition.multi_objective import logei
 from hypothesis import settings
+from threadpoolctl import threadpool_limits
 
 from tests import simulated_device
 from tests.toy_regression import write_toy_folder
@@ -38,8 +40,10 @@ if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, lambda *_: None)
 
 # The problems are small: on a busy machine, threads would wait for one another 10 times longer than
-# they work
+# they work, here and in the processes that tests start
 torch.set_num_threads(1)
+threadpool_limits(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 simulated_device.register()
 
