@@ -21,7 +21,6 @@ NonlinearConstraint = Callable[[Tensor], Tensor]
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}
 NUM_REDRAWS = 8  # rounds of candidates drawn before infeasible ones are moved
 FEWEST_TRIED = 40_000  # candidates, before there is said to be no feasible point
-NUM_SWEEPS = 100  # over the constraints, when points are moved; single constraints need one
 STEP_FRACTIONS = (0.125, 0.25, 0.5, 1.0)
 
 
@@ -147,16 +146,16 @@ class FeasibleSet:
                 return torch.ones(X.shape[:-1], dtype=torch.bool, device=X.device)
         return ((lower <= X) & (upper >= X)).all(-1)
 
-    def nearby(self, X: Tensor) -> Tensor:
+    def nearby(self, X: Tensor, num_sweeps: int = 100) -> Tensor:
         """Move infeasible points X (..., d) to the feasible set by cyclic projections; some may
         stay infeasible.
 
         Each violated constraint in turn moves the point to its boundary, nonlinear ones to that of
         their linearisation; a coordinate at a bound is left out of a move that would take it
-        further out, so that sliding along bounds needs few sweeps.
+        further out, so that sliding along bounds needs few sweeps, and a single constraint one.
         """
         flat = torch.clamp(X.detach().reshape(-1, X.shape[-1]), self.bounds[0], self.bounds[1])
-        for _ in range(NUM_SWEEPS):
+        for _ in range(num_sweeps):
             outside = ~self.meets(flat)
             if not outside.any():
                 break

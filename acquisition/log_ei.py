@@ -30,9 +30,9 @@ from acquisition.candidates import all_inputs, model_list
 from acquisition.climbing import climb
 from acquisition.outcomes import Outcome, only_output
 from acquisition.selection import KnownPoints, Moves, distinct_best
-from acquisition.strategy import ForFewValues, Request, Sampler
+from acquisition.strategy import FEW_VALUES, ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
-from surrogates import PathwiseGP
+from surrogates import PathwiseGP, memory
 from surrogates.models.data import data_sets
 from surrogates.operators.differentiable import CrossCovariance
 from surrogates.operators.linalg import jittered_cholesky
@@ -49,11 +49,9 @@ LIGHT_SAMPLER = partial(
     uniform_fraction=0.5,
 )
 NUM_SAMPLES = 128  # joint draws of outcomes behind the improvement of several points
-FAR_BELOW = -1e4  # in standard deviations
 NUM_DRAWS = 64  # of the values at pending points
 LEAST_VARIANCE = 1e-14  # of the prior one: what rounding leaves of none
 MOST_PENDING = 32  # points whose values are drawn with a new one's
-EVALUATED_AT_ONCE = 1024  # points
 NUM_BEST = 4  # data points that it is sought around
 # A surrogate of a function without noise may take that much of the values' variance for
 # noise. More is noise, or ripples that the kernel is too smooth for.
@@ -162,7 +160,7 @@ class _Logarithm:
     @torch.no_grad()
     def __call__(self, X: Tensor) -> Tensor:
         """Return its values at X (c, d): (1, c)."""
-        parts = X.unsqueeze(0).split(EVALUATED_AT_ONCE, dim=1)
+        parts = X.unsqueeze(0).split(memory.part_size(FEW_VALUES), dim=1)
         return torch.cat(list(map(self.each, parts)), dim=1)
 
     def mean(self, X: Tensor) -> Tensor:
@@ -391,7 +389,8 @@ class LogImprovement(torch.autograd.Function):
             )
         u, value = ctx.saved_tensors
         slope = torch.exp(torch.special.log_ndtr(u) - value)
-        return cotangent * torch.where(u < FAR_BELOW, -u - 2.0 / u, slope)
+        far_below = -(torch.finfo(u.dtype).eps ** -0.25)  # the next term is of the order of u⁻³
+        return cotangent * torch.where(u < far_below, -u - 2.0 / u, slope)
 
 
 def _without_inputs(objective: Outcome) -> Callable[[Tensor, Tensor | None], Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from acquisition.candidates import all_inputs, model_list
 from acquisition.constraints import TooFewPoints
 from acquisition.log_ei import LogEIStrategy, beside_the_best, with_repeat
-from acquisition.multistart import terms_ascended
+from acquisition.multistart import FEWEST_STARTS, terms_ascended
 from acquisition.pools import Chosen
 from acquisition.strategy import FEW_VALUES, ForFewValues, Request, Sampler, Strategy
 from acquisition.thompson import ParallelThompsonSampling
@@ -28,7 +28,6 @@ SOME_POINTS = 50  # begun like that
 NUM_IMPROVING = 4  # of some points
 TEMPERED = 0.5  # of the paths of a batch of many
 LEAST_TOLERANCE = 3  # batches without success in a trust region
-LENGTHS = (0.8, 0.4, 0.2)  # of several regions, in units of the box
 # Where many points lie in regions, few ascents do: those of the whole box are to stay near the data
 FEW_ASCENTS = partial(
     ParallelThompsonSampling, num_candidates=1500, num_rounds=10, num_starts=10, num_steps=60
@@ -36,7 +35,6 @@ FEW_ASCENTS = partial(
 NUM_CANDIDATES = 30_000  # of all screening rounds
 NUM_STEPS = 80  # of an ascent
 MOST_STARTS = 120
-FEWEST_STARTS = 10
 ASCENT_BUDGET = 5 * 10**8  # paths × ascents × rows: about a minute on one core in float32
 
 
@@ -137,10 +135,12 @@ class SeveralRegionsStrategy(ForFewValues):
 
     Args:
         sampler: as in :class:`TrustRegionStrategy`; ``None`` for one with ten ascents a path.
+        lengths: of the regions, in units of the box.
     """
 
     name: ClassVar[str] = "regions"
     sampler: Sampler | None = None
+    lengths: tuple[float, ...] = (0.8, 0.4, 0.2)
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
@@ -150,9 +150,9 @@ class SeveralRegionsStrategy(ForFewValues):
         maximize = request.goal.get("maximize", True)
         dim = request.bounds.shape[1]
         numbers = torch.arange(request.q, device="cpu")
-        sizes = [len(part) for part in numbers.tensor_split(1 + len(LENGTHS))]
+        sizes = [len(part) for part in numbers.tensor_split(1 + len(self.lengths))]
         batch = request.bounds[:0]
-        for length, q in zip((None, *LENGTHS), sizes, strict=True):
+        for length, q in zip((None, *self.lengths), sizes, strict=True):
             if not q:
                 continue
             region = None

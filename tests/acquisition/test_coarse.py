@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from acquisition import AcquisitionProgress, ParallelThompsonSampling, multistart, thompson
+from acquisition import AcquisitionProgress, ParallelThompsonSampling, thompson
 from acquisition.multistart import coarse
 from surrogates import PathwiseGP, SamplePaths
 from surrogates.operators.differentiable import KernelBasis
@@ -58,7 +58,7 @@ def test_paths_that_float32_sums_lose_are_told_apart_in_float64() -> None:
     assert coarse(lost, problems.uniform(100, 2, seed=1, dtype=torch.float32), Rows(5)) is lost
 
 
-def batch(maximize: bool, callback: object = None) -> Tensor:
+def batch(maximize: bool, callback: object = None, paths: SamplePaths | None = None) -> Tensor:
     sampler = ParallelThompsonSampling(
         model(),
         BOX,
@@ -71,7 +71,7 @@ def batch(maximize: bool, callback: object = None) -> Tensor:
         seed=0,
         callback=callback,
     )
-    return sampler.generate(5, paths=doubled_paths())
+    return sampler.generate(5, paths=doubled_paths() if paths is None else paths)
 
 
 def shortfall(found: Tensor, exact: Tensor, maximize: bool) -> Tensor:
@@ -89,7 +89,7 @@ def test_a_batch_is_as_good_as_one_searched_in_float64(
     reports: list[AcquisitionProgress] = []
     found = batch(maximize, reports.append)
     assert reports[-1] == AcquisitionProgress("ascent", 60, 60)
-    monkeypatch.setattr(multistart, "LARGEST_ROUNDING", 0.0)
+    monkeypatch.setattr(thompson, "coarse", lambda functions, *_: functions)
     exact = batch(maximize, reports.append)
     assert reports[-1] == AcquisitionProgress("ascent", 40, 40)
     assert shortfall(found, exact, maximize).abs().max() < 1e-3
@@ -104,7 +104,6 @@ def test_the_last_ascents_correct_what_the_first_were_misled_by(
     exact = batch(maximize)
     monkeypatch.setattr(thompson, "coarse", lambda *arguments: rough)
     found = batch(maximize)
-    monkeypatch.setattr(thompson, "FEWER_STEPS", 1000)  # none
-    misled = batch(maximize)
+    misled = batch(maximize, paths=rough)
     lost, corrected = (shortfall(X, exact, maximize).mean() for X in (misled, found))
     assert corrected < 0.2 * lost

@@ -22,7 +22,6 @@ from acquisition import (
     ThompsonStrategy,
     TrustRegion,
     TrustRegionStrategy,
-    strategies,
 )
 from acquisition.candidates import original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE
@@ -233,9 +232,7 @@ def test_several_regions_share_a_batch_around_the_best_point(make_model: Any) ->
     model = request.model
     assert isinstance(model, PathwiseGP)
     best = original_inputs(model)[model.train_targets.argmax()]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strategies, "LENGTHS", (0.4, 0.02))
-        batch = SeveralRegionsStrategy(QUICK).generate(replace(request, q=8))
+    batch = SeveralRegionsStrategy(QUICK, (0.4, 0.02)).generate(replace(request, q=8))
     # The first three points of the whole box, three of the larger region, two of the smaller one
     distances = (batch - best).abs().amax(1)
     assert (distances[3:6] <= 0.2 + 1e-9).all()
