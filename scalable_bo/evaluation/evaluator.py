@@ -29,8 +29,6 @@ from scalable_bo.evaluation import processes
 from surrogates.callers import quote
 
 SECONDS_BETWEEN_LOOKS = 0.2  # at interruptions and at evaluations that do not end
-# Beyond two timeouts: a process pool calls a point running while it still waits for its worker
-SECONDS_OF_GRACE = 10.0
 # For points that cannot be sent: a pool cancelled or killed meanwhile ends its thread in an error
 SECONDS_TO_FAIL = 2.0
 # After a pool broke: so many of the oldest points are evaluated one by one, to find the one that
@@ -224,6 +222,8 @@ class Evaluator:
             is given up, with its executor.
         stopped: asked now and then: whether to evaluate nothing more.
         abandon: ends what still runs in threads, where an exception ends the evaluations.
+        grace: seconds beyond twice the timeout, after which what gives no answer is lost: a pool of
+            processes calls a point running while it still waits for its worker.
 
     Attributes:
         executor: where, now; ``None`` for the calling thread, and before the one is made.
@@ -236,6 +236,7 @@ class Evaluator:
         timeout: float | None,
         stopped: Callable[[], bool],
         abandon: Callable[[], None] | None = None,
+        grace: float = 10.0,
     ) -> None:
         self._evaluate = evaluate
         self._stopped = stopped
@@ -243,7 +244,7 @@ class Evaluator:
         self._futures: dict[Future[Evaluation], int] = {}  # those that are out
         self._workers: list[int] = []  # of a pool that was shut down
         self._source: Source | None = None
-        self._patience = math.inf if timeout is None else 2 * timeout + SECONDS_OF_GRACE
+        self._patience = math.inf if timeout is None else 2 * timeout + grace
         self._make = None if executor is None or isinstance(executor, Executor) else executor
         self.executor = executor if isinstance(executor, Executor) else None
 

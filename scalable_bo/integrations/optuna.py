@@ -24,6 +24,7 @@ from acquisition.strategy import Sampler
 from scalable_bo._packages import require
 from scalable_bo.integrations.chooser import choose_batch, fitted_model, split_batches
 from scalable_bo.modelling.factory import SurrogateFactory
+from scalable_bo.modelling.fitting import FITTED_ALWAYS_UP_TO
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.goal import Goal
 from scalable_bo.storage.rows import keys
@@ -36,7 +37,6 @@ from scalable_bo.study.design import (
     remaining,
 )
 from scalable_bo.study.goals import acquisition_goal, goal_strategy
-from scalable_bo.study.surrogate import FITTED_ALWAYS_UP_TO
 from surrogates import PathwiseGP, Solver, checks
 
 require("optuna", extra="optuna", user="`scalable_bo.integrations.optuna`")

@@ -30,8 +30,9 @@ REFIT_GROWTH = 1.5
 MAX_FIT_POINTS = 1000
 # To so many of them first, from where few evaluations of the others' likelihood are left.
 FIRST_FIT_POINTS = 250
-# To at most so many where a surrogate is the best that there is: it is fitted twice, and often.
-MAX_FIT_POINTS_OF_FEW = 300
+# Where the surrogate is the best that there is, they are fitted at every ask up to so many
+# observations, and to at most so many of more.
+FITTED_ALWAYS_UP_TO = 300
 # In nats: what a warp has to win by, having taken its scale from the values themselves
 LEAST_EVIDENCE = 3.0
 EVALUATIONS_OF_FURTHER = 40  # of the likelihood by a further kernel, in which a fit is near its end
@@ -92,7 +93,7 @@ def fit_warped(
         deadline: of ``time.perf_counter``, after which every fit ends with its next evaluation;
             ``None`` for none.
     """
-    told = _sample(data, MAX_FIT_POINTS_OF_FEW if few else MAX_FIT_POINTS, generator)
+    told = _sample(data, FITTED_ALWAYS_UP_TO if few else MAX_FIT_POINTS, generator)
     watch = _Watch(callback, deadline)
     scales = SCALES if few else ("plain", "near", "aside")
     tried = [("plain", kernel) for kernel in factory.further] if few else []

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 import torch
 
 from scalable_bo.modelling.factory import SurrogateFactory
-from scalable_bo.modelling.fitting import REFIT_GROWTH, fit_surrogate
+from scalable_bo.modelling.fitting import FITTED_ALWAYS_UP_TO, REFIT_GROWTH, fit_surrogate
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.storage.storage import Ask
 from surrogates import PathwiseGP
 
 REFITTED_UP_TO = 100  # values: a fit at every ask
-FEW_VALUES = 300  # by the kernel of few
 
 
 @dataclass(eq=False)
@@ -55,7 +54,7 @@ class OutcomeModels:
         basis = known if refit else data(refits[-1].num_observed)
         if refit or not _are_alike(basis, self._fitted_to):
             generator = self.randomness(number if refit else refits[-1].number)
-            few = max(len(part.U) for part in basis) <= FEW_VALUES
+            few = max(len(part.U) for part in basis) <= FITTED_ALWAYS_UP_TO
             self._fitted = [fit_surrogate(self.factory, part, generator, few=few) for part in basis]
             self._fitted_to = basis
         pairs = zip(known, self._fitted, strict=True)

@@ -25,9 +25,8 @@ from scalable_bo.space.parameters import Parameter
 from scalable_bo.storage.shown import describe_excess, describe_params, short_value
 from surrogates.atomic import write_atomically
 
-NUM_BEST_ROWS = 15
+NUM_ROWS = 15  # of a table
 NUM_REASONS = 20
-NUM_CHOICES = 15
 SCROLLING = 'class="scroll" tabindex="0" role="group" aria-label="Table"'  # by keys, too
 LONGEST_NAME = 60  # characters of a study's name
 LONGEST = 400  # characters of a text that comes from outside
@@ -119,7 +118,7 @@ def _of_pending(snapshot: Snapshot) -> str:
     if not len(ids):
         how = "Ask for the next points by `study.ask(q)` or `scalable-bo ask`."
         return _section(heading, "", f"No point is pending. {how}")
-    shown = ids[:NUM_BEST_ROWS]
+    shown = ids[:NUM_ROWS]
     Y = snapshot.outcomes[shown]
     curves = [belief.curve(rows.X[shown]) for belief in snapshot.beliefs]
     columns = {
@@ -196,13 +195,13 @@ def _of_best(snapshot: Snapshot, row: int) -> list[str]:
         corner = goal.reference_point(snapshot.outcomes[rows.observed])
         assert corner is not None  # of a front
         names = dict(zip(goal.objectives, corner.tolist(), strict=True))
-        rest = len(front) - NUM_BEST_ROWS
+        rest = len(front) - NUM_ROWS
         note = f"The reference point of the hypervolume is {describe_params(names)}." + (
             f" {rest} more are in `study.result.front`." if rest > 0 else ""
         )
         return [
             _section("Pareto front", draw(views.front(snapshot))),
-            _section("Points of the front", _rows_table(snapshot, front[:NUM_BEST_ROWS]), note),
+            _section("Points of the front", _rows_table(snapshot, front[:NUM_ROWS]), note),
         ]
     note = f"Row {row}, {short_value(rows.values[row].item())} at {params}."
     if snapshot.beliefs:
@@ -211,7 +210,7 @@ def _of_best(snapshot: Snapshot, row: int) -> list[str]:
         note += f", with a band from {low:.4g} to {high:.4g}." if high > low else "."
     if row != best[0]:
         note += " Values are noisy: this row has the best mean, and other rows better values."
-    return [_section("Best point", _rows_table(snapshot, best[:NUM_BEST_ROWS]), note)]
+    return [_section("Best point", _rows_table(snapshot, best[:NUM_ROWS]), note)]
 
 
 def _of_outcome(snapshot: Snapshot, outcome: int) -> str:
@@ -305,7 +304,7 @@ def _of_choices(snapshot: Snapshot) -> list[str]:
     ]
     if not chosen:
         return []
-    table = [(*numbers, shorten(choice, LONGEST)) for *numbers, choice in chosen[-NUM_CHOICES:]]
+    table = [(*numbers, shorten(choice, LONGEST)) for *numbers, choice in chosen[-NUM_ROWS:]]
     rest = len(chosen) - len(table)
     note = f"The latest {len(table)}; there are {rest:,} before." if rest else ""
     heads = ("ask", "points", "values", "choice")

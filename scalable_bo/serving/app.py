@@ -14,7 +14,8 @@ from scalable_bo.evaluation.evaluator import AnswerError
 from scalable_bo.serving.client import LONGEST_REASON
 from scalable_bo.serving.desk import Desk, UnavailableError
 from scalable_bo.serving.gate import Application, Gate
-from scalable_bo.serving.live import LiveView
+from scalable_bo.serving.live import MOST_ROWS, LiveView
+from scalable_bo.serving.supply import MOST_POINTS
 from scalable_bo.serving.tells import Told
 from scalable_bo.study.study import Study
 
@@ -24,10 +25,8 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 
-MOST_POINTS = 1000  # of a request
 MOST_OUTCOMES = 100
 LONGEST_SEARCH = 200
-MOST_ROWS = 200  # on a page
 
 Id = Annotated[int, Field(ge=0, lt=2**53)]
 Ids = Annotated[list[Id], Field(max_length=MOST_POINTS)]

@@ -29,7 +29,7 @@ import pandas as pd
 
 SECONDS_KEPT = 2.0  # for which what has been computed is shown at least
 SHARE_OF_LOOKING = 0.1  # at most, of the time: what takes long is kept for longer
-MOST_WORKERS = 200  # in the table
+MOST_ROWS = 200  # of a table on the page
 LONGEST_TICK = 10  # of a choice at an axis
 COMPARISON = re.compile(r"(.+?)(<=|>=|<|>|=)(.*)")
 Kept = TypeVar("Kept")
@@ -73,7 +73,7 @@ class LiveView:
         desk = self._desk
         now = time.monotonic()
         held = desk.held()
-        params = desk.params_of(list(held)[:MOST_WORKERS])
+        params = desk.params_of(list(held)[:MOST_ROWS])
         workers = [
             {
                 "id": id,

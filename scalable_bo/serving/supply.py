@@ -15,7 +15,7 @@ from scalable_bo.storage.rounds import Batch
 from scalable_bo.study.asynchronous import AbandonedError, number_to_ask_for
 from scalable_bo.study.design import NotEnoughLeftError
 
-MOST_AT_ONCE = 1000  # points of an ask
+MOST_POINTS = 1000  # of an ask, and of a request
 SECONDS_OF_RATE = 30.0  # that the rate of asks is a mean of, those long ago counting for less
 SECONDS_TO_END = 5.0  # that an ask is waited for when the pool closes
 FIRST_PAUSE = 1.0  # seconds, after an ask that failed; twice as long after each further one
@@ -89,7 +89,7 @@ class Supply:
     def _wanted(self) -> int:
         used_up = self._seconds_of_ask * self._rate
         q = number_to_ask_for(self._num_waiting, self._num_idle, used_up, self._batch)
-        return int(min(q, MOST_AT_ONCE, self._budget))
+        return int(min(q, MOST_POINTS, self._budget))
 
     def _work(self) -> None:
         pause = FIRST_PAUSE

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from scalable_bo._packages import require
-from surrogates import checks
+from surrogates import checks, memory
 
 require("pyarrow", extra="tables", user="A file of fingerprints")
 
@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.lib import ArrowException
 
-FINGERPRINTS_AT_ONCE = 2**14
 BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 
 
@@ -90,7 +89,8 @@ class FingerprintFile:
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
         first = 0
         with self._open() as file:
-            for batch in file.iter_batches(FINGERPRINTS_AT_ONCE, columns=self._columns):
+            rows_at_once = memory.part_size(self.num_bits)
+            for batch in file.iter_batches(rows_at_once, columns=self._columns):
                 packed = self._bytes(batch.column(self.column), first)
                 labels = None
                 if self.label is not None:
@@ -137,7 +137,7 @@ class FingerprintFile:
 
 def _first_width(file: pq.ParquetFile, column: str) -> int:
     """Return the bytes of the first fingerprint, 0 if there is none."""
-    for batch in file.iter_batches(FINGERPRINTS_AT_ONCE, columns=[column]):
+    for batch in file.iter_batches(columns=[column]):
         lengths = pc.fill_null(pc.binary_length(batch.column(0)), 0).to_numpy()
         if lengths.any():
             return int(lengths[lengths > 0][0])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from scalable_bo.evaluation.progress import describe_fit, status_lines
 from scalable_bo.modelling.factory import SurrogateFactory, mean_of
-from scalable_bo.modelling.fitting import REFIT_GROWTH, fit_warped
+from scalable_bo.modelling.fitting import FITTED_ALWAYS_UP_TO, REFIT_GROWTH, fit_warped
 from scalable_bo.modelling.training import FEWEST_VALUES, TrainingData
 from scalable_bo.storage.checkpoints import (
     Checkpoint,
@@ -27,9 +27,6 @@ from scalable_bo.study.choices import Choice
 from scalable_bo.study.known import Known
 from surrogates import PathwiseGP
 
-# Up to so many observations hyperparameters are fitted at every ask where the surrogate is the best
-# that there is.
-FITTED_ALWAYS_UP_TO = 300
 # The hyperparameters of few values are fitted again when there are this many times as many.
 REFIT_GROWTH_OF_FEW = 1.1
 

@@ -261,7 +261,7 @@ def test_the_best_rows_are_those_of_the_data(tmp_path: Path, maximize: bool) -> 
     frame = study.to_dataframe()
     best = frame[frame["status"] == "observed"].sort_values(
         "value", ascending=not maximize, kind="stable"
-    )[: page.NUM_BEST_ROWS]
+    )[: page.NUM_ROWS]
     found = cells(section(content, "Best point"))
     assert found[0] == ["row", "ask", "value", "x", "n", "kind", "fixed"]
     assert found[1:] == [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel
@@ -27,7 +26,6 @@ from surrogates.solvers.registry import SOLVERS
 
 SVGP = "svgp"
 # Inducing points of the baseline, the published number.
-NUM_INDUCING = 1024
 
 
 def check_thompson_method(solver: str | Solver) -> None:
@@ -126,11 +124,8 @@ class PathwiseSampler:
         preset = self.preset
         given = (X, y, self.kernel, preset.noise)
         if self.solver == SVGP:
-            options: dict[str, Any] = {
-                "inducing_points": NUM_INDUCING,
-                "seed": draw_seed(self.generators["paths"]),
-            }
-            return fixed_model(*given, None, preset.path_features, VariationalGP, **options)
+            seed = draw_seed(self.generators["paths"])
+            return fixed_model(*given, None, preset.path_features, VariationalGP, seed=seed)
         solver = solver_for(self.solver, len(X), preset.cg, preset.sdd, self.checkpoint)
         model = fixed_model(*given, solver, preset.path_features)
         if self._previous is not None:

@@ -118,8 +118,7 @@ def test_without_a_way_to_make_a_new_pool_the_points_stay_pending() -> None:
     assert study.num_observations == 9
 
 
-def test_an_executor_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "SECONDS_OF_GRACE", 0.1)
+def test_an_executor_that_does_not_answer_is_replaced() -> None:
     made: list[Executor] = []
 
     class Deaf(Executor):
@@ -136,7 +135,8 @@ def test_an_executor_that_does_not_answer_is_replaced(monkeypatch: pytest.Monkey
         made.append(ThreadPoolExecutor(1) if made else Deaf())
         return made[-1]
 
-    with Evaluator(partial(call, square, 0.05), make_executor, 0.05, lambda: False) as evaluator:
+    evaluate = partial(call, square, 0.05)
+    with Evaluator(evaluate, make_executor, 0.05, lambda: False, grace=0.1) as evaluator:
         found = [one for part in evaluator.run({0: {"x": 0.1}, 1: {"x": 0.3}}) for one in part]
     assert [one.id for one in found] == [0, 1]
     assert found[0].reason == "no answer within 0.2 s"

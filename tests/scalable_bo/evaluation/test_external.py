@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalable_bo.evaluation import external as command_module
 from scalable_bo.evaluation.evaluator import AnswerError, Evaluation
 from scalable_bo.evaluation.external import Command, _NoAnswerError, _read_answer
 from scalable_bo.space.space import Float, Space
@@ -231,8 +230,7 @@ def test_any_line_is_an_evaluation_or_no_answer(line: bytes) -> None:
         assert str(error)
 
 
-def test_processes_are_closed_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_module, "SECONDS_TO_END", 0.2)
+def test_processes_are_closed_with_the_command() -> None:
     with program("POINTS = 0" + READS_ON) as command:
         command.evaluate(None, 0, {"x": 0.0})
         process = command._idle.get()

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scalable_bo import FingerprintFile
-from scalable_bo.storage import fingerprints
+from surrogates import memory
 
 
 def bits(num_rows: int, num_bits: int = 64) -> np.ndarray:
@@ -25,7 +25,7 @@ def write(path: Path, rows: list[bytes | None], kind: pa.DataType) -> Path:
 def test_fingerprints_come_back_from_their_packed_bits(
     kind: pa.DataType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fingerprints, "FINGERPRINTS_AT_ONCE", 10)
+    monkeypatch.setattr(memory, "part_size", lambda *_: 10)
     X = bits(33)
     rows = [row.tobytes() for row in np.packbits(X, axis=1)]
     pool = FingerprintFile(write(tmp_path / "m.parquet", rows, kind), "bits", label="name")
@@ -93,11 +93,9 @@ def test_the_padding_of_the_last_byte_is_left_out(tmp_path: Path) -> None:
         list(FingerprintFile(path, "bits", num_bits=166))
 
 
-def test_the_first_fingerprint_that_is_there_tells_the_length(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fingerprints, "FINGERPRINTS_AT_ONCE", 2)
-    path = write(tmp_path / "m.parquet", [None, None, None, bytes(8)], pa.binary())
+def test_the_first_fingerprint_that_is_there_tells_the_length(tmp_path: Path) -> None:
+    none = [None] * 2**17  # more than are read at a time
+    path = write(tmp_path / "m.parquet", [*none, bytes(8)], pa.binary())
     pool = FingerprintFile(path, "bits")
     assert pool.num_bits == 64
     with pytest.raises(ValueError, match=r"of 8 bytes, .* got none in row 0\. Leave the row out"):

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ import torch
 from torch import Tensor
 
 from acquisition import STRATEGIES, Request, Strategy
+from scalable_bo.modelling.fitting import FITTED_ALWAYS_UP_TO
 from scalable_bo.space.space import Categorical, Float, Int, Space
-from scalable_bo.study import surrogate
 from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 from tests import problems
@@ -188,14 +189,11 @@ def test_a_study_of_inputs_that_act_apart_says_so_and_goes_on_as_if_never_closed
     assert torch.equal(*batches)
 
 
-def test_a_surrogate_is_fitted_at_every_ask_while_values_are_few(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(surrogate, "FITTED_ALWAYS_UP_TO", 14)
+def test_a_surrogate_is_fitted_at_every_ask_while_values_are_few() -> None:
     study = Study(PLANE, maximize=False, num_initial=12, strategy="turbo", sampler=QUICK)
     fitted = []
     kernels = []
-    for number in (12, 1, 1, 1, 1):  # after 0, 12, 13, 14 and 15 values
+    for number in (12, 1, 1, 1):  # after 0, 12, 13 and 14 values
         batch = study.ask(number)
         study.tell(batch.ids, torch.exp(20.0 * (batch.X - 0.3).square().sum(1)))
         fitted.append(study._record.asks[-1].refitted)
@@ -203,19 +201,23 @@ def test_a_surrogate_is_fitted_at_every_ask_while_values_are_few(
             kernels.append(study.model.covar_module)
             assert study._proposer.surrogate.fitted is not None
             assert study._proposer.surrogate.fitted[1].warp is not None
-    assert fitted == [None, True, True, True, False]
-    assert kernels[-1] is kernels[-2]
+    assert fitted == [None, True, True, True]
+    assert kernels[-1] is not kernels[-2]
 
 
-def test_later_fits_wait_until_few_values_have_grown_by_a_tenth(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(surrogate, "FITTED_ALWAYS_UP_TO", 1)
-    study = Study(PLANE, maximize=False, num_initial=20, strategy="turbo", sampler=QUICK)
-    for number in (20, 1, 1, 1):  # after 0, 20, 21 and 22 values
+def test_later_fits_wait_until_few_values_have_grown_by_a_tenth() -> None:
+    study = Study(PLANE, maximize=False, num_initial=12, strategy="turbo", sampler=QUICK)
+    for number in (12, 1):
         batch = study.ask(number)
         study.tell(batch.ids, batch.X.sum(1))
-    assert [ask.refitted for ask in study._record.asks] == [None, True, False, True]
+    surrogate = study._proposer.surrogate
+    fit = SimpleNamespace(num_observed=FITTED_ALWAYS_UP_TO + 10, refitted=True)
+
+    def is_to_be_fitted(num_observed: int) -> bool:
+        known: Any = SimpleNamespace(num_observed=num_observed, asks=[fit])
+        return surrogate.is_to_be_fitted(known, few=True)
+
+    assert [is_to_be_fitted(n) for n in (300, 301, 340, 342)] == [True, False, False, True]
 
 
 def with_wild_values() -> tuple[Study, Tensor]:
