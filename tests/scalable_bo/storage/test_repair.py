@@ -345,9 +345,7 @@ def test_what_is_no_study_is_not_repaired(tmp_path: Path) -> None:
     assert (tmp_path / "study.sqlite").read_bytes() == b"no database"
 
 
-def test_a_backup_is_made_when_a_study_is_closed_and_at_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backup_is_made_when_a_study_is_closed_and_at_times(tmp_path: Path) -> None:
     backup = tmp_path / "backup.sqlite"
 
     def num_writes() -> int:
@@ -358,8 +356,10 @@ def test_a_backup_is_made_when_a_study_is_closed_and_at_times(
         study.ask(5)
         assert not backup.exists()
     assert num_writes() == 2
-    monkeypatch.setattr("scalable_bo.storage.sqlite.SECONDS_BETWEEN_BACKUPS", 0.0)
     study = make(tmp_path)
+    storage = study._record.storage
+    assert isinstance(storage, SQLiteStorage)
+    storage._held.next_backup = 0.0
     study.ask(5)
     assert num_writes() == 3
     study.close()
