@@ -29,8 +29,7 @@ SCALES = {
 FEWEST_VALUES = 2  # for a model, unless the design is smaller
 ACCIDENTS = ("withdrawn", "lost:")  # how reasons begin that do not lie in the point
 # Values farther from 0 are taken to lie there: such as the largest float, for sums and differences
-FARTHEST = 1e306
-LARGEST_EXPONENT = 1000  # of 2, that a number and its inverse have
+FARTHEST = 0.01 * torch.finfo(torch.float64).max
 FRACTION_OF_MEDIAN = 0.25
 WILD = 100.0  # interquartile ranges: farther than values of one magnitude are
 MOST_WILD = 0.1
@@ -291,7 +290,8 @@ def _standardised(values: Tensor) -> tuple[Tensor, float, float]:
     infinite, of small ones 0.
     """
     _, exponent = math.frexp(values.abs().max().item() if len(values) else 1.0)
-    unit = 2.0 ** max(-LARGEST_EXPONENT, min(exponent, LARGEST_EXPONENT))
+    largest = -math.frexp(torch.finfo(torch.float64).tiny)[1]  # that a number and its inverse have
+    unit = 2.0 ** max(-largest, min(exponent, largest))
     shares = values / unit
     scale = shares.std().item() if len(values) > 1 else 0.0
     scale = scale if scale > 0 else 1.0 / unit

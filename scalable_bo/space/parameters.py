@@ -38,7 +38,6 @@ from surrogates.callers import quote
 
 LARGEST_INT = 2**40  # up to here an integer survives the way to the unit cube and back in float64
 GRID_TOLERANCE = 1e-9  # steps by which a value may miss the grid
-MOST_DIGITS = 15  # of a number that float64 can hold
 # Arguments that older versions did not have, which are written where they are not the default
 LATER = frozenset({"step", "ordered", "active_if"})
 
@@ -262,7 +261,8 @@ class Float(_Number):
         """The number by which all values are whole ones, a power of ten; ``None`` if too large."""
         decimals = max(_num_decimals(self.low), _num_decimals(self.step or 0.0))
         unit = 10.0**decimals
-        return unit if unit * max(abs(self.low), abs(self.high)) < 10.0**MOST_DIGITS else None
+        largest = unit * max(abs(self.low), abs(self.high))
+        return unit if largest < 10.0**sys.float_info.dig else None
 
     def value(self, number: float) -> float:
         """Return the value of a number."""
