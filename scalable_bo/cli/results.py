@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-MAX_LINE = 2**20
+from scalable_bo.evaluation.external import MAX_LINE
 
 
 def read_results(source: str) -> Iterator[dict[str, Any]]:

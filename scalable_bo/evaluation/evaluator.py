@@ -28,7 +28,6 @@ from typing import Any, NamedTuple, Self
 from scalable_bo.evaluation import processes
 from surrogates.callers import quote
 
-SECONDS_BETWEEN_LOOKS = 0.2  # at interruptions and at evaluations that do not end
 # For points that cannot be sent: a pool cancelled or killed meanwhile ends its thread in an error
 SECONDS_TO_FAIL = 2.0
 # After a pool broke: so many of the oldest points are evaluated one by one, to find the one that
@@ -567,7 +566,7 @@ def _drain(done: SimpleQueue[Future[Evaluation]]) -> list[Future[Evaluation]]:
     """Wait a moment for something, and return all there is."""
     futures = []
     try:
-        futures.append(done.get(timeout=SECONDS_BETWEEN_LOOKS))
+        futures.append(done.get(timeout=processes.SECONDS_BETWEEN_LOOKS))
         while True:
             futures.append(done.get_nowait())
     except Empty:

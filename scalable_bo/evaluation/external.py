@@ -33,7 +33,6 @@ from scalable_bo.evaluation.evaluator import AnswerError, Evaluation
 MAX_LINE = 2**20  # bytes of an answer
 MAX_COMPLAINT = 2000  # bytes of stderr that are kept for the reason of a failure
 SECONDS_TO_END = 2.0  # for programs that are idle, before they are killed
-SECONDS_BETWEEN_LOOKS = 0.1  # at whether the program lives
 
 
 class Command:
@@ -235,7 +234,7 @@ class _Process:
         pause = 1e-3
         while not self.has_ended() and time.monotonic() < end:
             time.sleep(pause)
-            pause = min(2 * pause, SECONDS_BETWEEN_LOOKS)
+            pause = min(2 * pause, processes.SECONDS_BETWEEN_LOOKS)
 
     def ask(self, line: str, timeout: float | None) -> bytes:
         """Send a line and return the next one.
@@ -258,7 +257,8 @@ class _Process:
                 # Asked before its output is read: what it wrote before it ended is there by then.
                 has_ended = self.has_ended()
                 num_read = len(self.output)
-                for key, _ in selector.select(0 if has_ended else min(left, SECONDS_BETWEEN_LOOKS)):
+                wait = 0 if has_ended else min(left, processes.SECONDS_BETWEEN_LOOKS)
+                for key, _ in selector.select(wait):
                     if key.fileobj is popen.stdin:
                         unsent = self._send(unsent)
                         if not unsent:

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 
 MARK = "SCALABLE_BO_MARK"  # in the environment; marks begin with that of the process above
 IS_GUARDED = sys.platform == "linux"
-SECONDS_BETWEEN_LOOKS = 0.5  # of the guard at its parent
+SECONDS_BETWEEN_LOOKS = 0.2  # at what may have ended, or is to be interrupted
 SECONDS_TO_END = 5.0  # for which killing is repeated: what is killed may just have started more
 
 

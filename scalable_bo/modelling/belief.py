@@ -28,8 +28,6 @@ LEAST_EVIDENCE = 1.0
 MOST_RECOMMENDABLE = 500  # of the best observed points, from which one is recommended
 PREDICTED_AT_ONCE = 500
 SOBOL_POINTS = 1024
-# Values of which a posterior is a direct solve, quick enough to be asked for in passing
-QUICK_UP_TO = 2000
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from scalable_bo._packages import require
 from scalable_bo.serving.app import make_app
 from scalable_bo.serving.client import is_loopback
 from scalable_bo.serving.desk import Desk
+from scalable_bo.serving.supply import SECONDS_TO_END
 from scalable_bo.serving.tokens import new_token, read_or_make_token
 from scalable_bo.study.study import Study
 from surrogates import checks
@@ -27,7 +28,6 @@ import uvicorn
 from scalable_bo.serving.connections import Connection
 
 SECONDS_OF_IDLE_CONNECTIONS = 75
-SECONDS_TO_END = 5  # for the requests that are being answered
 
 
 class Server:
@@ -98,7 +98,7 @@ class Server:
                 proxy_headers=False,
                 http=Connection,
                 timeout_keep_alive=SECONDS_OF_IDLE_CONNECTIONS,
-                timeout_graceful_shutdown=SECONDS_TO_END,
+                timeout_graceful_shutdown=int(SECONDS_TO_END),
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
             )

@@ -17,7 +17,7 @@ from scalable_bo.study.design import NotEnoughLeftError
 
 MOST_POINTS = 1000  # of an ask, and of a request
 SECONDS_OF_RATE = 30.0  # that the rate of asks is a mean of, those long ago counting for less
-SECONDS_TO_END = 5.0  # that an ask is waited for when the pool closes
+SECONDS_TO_END = 5.0  # that what is under way is waited for when the server ends
 FIRST_PAUSE = 1.0  # seconds, after an ask that failed; twice as long after each further one
 LONGEST_PAUSE = 60.0
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from scalable_bo.storage.log import note_in
 from scalable_bo.storage.storage import Checkpoints
 from surrogates.callers import warn
+from surrogates.solvers.checkpoint import NUM_KEPT
 
-NUM_KEPT = 2
 FORMAT = 1
 
 

@@ -39,7 +39,6 @@ from sqlalchemy.engine import Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
 
 VERSION = 1
-DAY = 86_400.0
 LONGEST_NAME = 200
 
 _METADATA = sa.MetaData()
@@ -101,7 +100,7 @@ class SQLStorage(LoggedStorage):
     """
 
     def __init__(
-        self, url: str, study: str | None, *, lease: float = DAY, must_exist: bool = False
+        self, url: str, study: str | None, *, lease: float = 24.0 * 3600.0, must_exist: bool = False
     ) -> None:
         if not isinstance(study, str) or not 0 < len(study) <= LONGEST_NAME:
             raise ValueError(

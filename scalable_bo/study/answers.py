@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from acquisition.strategies import make_strategy
-from scalable_bo.modelling.belief import QUICK_UP_TO, Belief, believe
+from scalable_bo.modelling.belief import Belief, believe
 from scalable_bo.modelling.factory import MEAN_WEIGHTS, SurrogateFactory
 from scalable_bo.modelling.fitting import is_for_few, randomness
 from scalable_bo.modelling.outcome_models import OutcomeModels
@@ -29,6 +29,7 @@ from scalable_bo.storage.rounds import Result
 from scalable_bo.study.known import Known
 from scalable_bo.study.surrogate import KeptSurrogate
 from surrogates import checks
+from surrogates.models.fresh import EXACT_UP_TO
 
 
 class Predicted(tuple[Tensor, Tensor]):
@@ -188,7 +189,7 @@ class Answers:
         """
         known = Known(self._space, self._record, self._maximize)
         surrogate = self._surrogate
-        few_enough = known.num_observed <= QUICK_UP_TO
+        few_enough = known.num_observed <= EXACT_UP_TO  # to ask for a posterior in passing
         if surrogate.model is None:
             with self._asking:
                 surrogate.restore(known, solves=fits or few_enough)

@@ -39,8 +39,6 @@ CONVEXITY_INCREASE = 10.0
 # Of a block's product, three times what its factorisation costs
 SHARE = 1.5
 SHARE_OF_CELLS = 0.75
-SMALLEST_DEFAULT_BLOCK = 256
-LARGEST_DEFAULT_BLOCK = 8192
 READ_COLUMNS = 50  # evaluating or reading a kernel entry costs about what so many columns do
 LENIENT_GROWTH = 10.0
 
@@ -421,4 +419,4 @@ def default_block_size(
     """
     share = (SHARE_OF_CELLS if blocks == "cells" else SHARE) * factorisation_advantage(device)
     balanced = math.ceil(math.sqrt(share * n * (num_columns + READ_COLUMNS)))
-    return min(n, max(SMALLEST_DEFAULT_BLOCK, min(balanced, n // 3, LARGEST_DEFAULT_BLOCK)))
+    return min(n, max(256, min(balanced, n // 3, 8192)))

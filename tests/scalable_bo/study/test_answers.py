@@ -250,7 +250,7 @@ def test_answers_are_the_same_after_opening_the_study_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: bool
 ) -> None:
     if not few:
-        monkeypatch.setattr(answers, "QUICK_UP_TO", 10)
+        monkeypatch.setattr(answers, "EXACT_UP_TO", 10)
     study = asked(noisy, path=tmp_path)
     before = study.result
     predicted = study.predict(points(3))

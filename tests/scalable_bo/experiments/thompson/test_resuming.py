@@ -16,8 +16,7 @@ from scalable_bo.experiments.presets import THOMPSON_PRESETS
 from scalable_bo.experiments.thompson import cell as cell_module
 from scalable_bo.experiments.thompson import samplers
 from scalable_bo.experiments.thompson.cell import ThompsonCell, check_settings
-from surrogates import CG, Checkpoint, SketchAndProject
-from surrogates.solvers import sketch_and_project
+from surrogates import CG, Checkpoint
 
 TINY = replace(
     THOMPSON_PRESETS["smoke"],
@@ -102,32 +101,31 @@ def test_a_run_may_be_interrupted_again_and_in_the_middle_of_a_round(
 def test_a_run_interrupted_within_a_solve_goes_on_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = cell("asap")
+    run = cell("cg")
     every_step = partial(Checkpoint, every_seconds=None, every_steps=1)
     monkeypatch.setattr(cell_module, "Checkpoint", every_step)
-    monkeypatch.setattr(sketch_and_project, "SMALLEST_DEFAULT_BLOCK", 10)
-    step = SketchAndProject.step
+    step = CG.step
     taken: list[int] = []
 
     def steps_of(cut: int | None) -> list[dict[str, Any]]:
         taken.clear()
 
-        def counted(self: SketchAndProject, *given: Any) -> Any:
+        def counted(self: CG, *given: Any) -> Any:
             if len(taken) == cut:
                 raise KeyboardInterrupt
             taken.append(1)
             return step(self, *given)
 
-        monkeypatch.setattr(SketchAndProject, "step", counted)
+        monkeypatch.setattr(CG, "step", counted)
         return run_in(tmp_path, run)
 
     (whole,) = steps_of(None)
     all_steps = len(taken)
     (tmp_path / f"{run.name}.json").unlink()
     with pytest.raises(KeyboardInterrupt):
-        steps_of(5)
+        steps_of(2)
     (resumed,) = steps_of(None)
-    assert len(taken) == all_steps - 5
+    assert len(taken) == all_steps - 2
     assert results(resumed) == results(whole)
     assert [file.name for file in tmp_path.iterdir()] == [f"{run.name}.json"]
 
@@ -135,20 +133,19 @@ def test_a_run_interrupted_within_a_solve_goes_on_there(
 def test_a_run_interrupted_after_a_solve_does_not_solve_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = cell("asap")
-    monkeypatch.setattr(sketch_and_project, "SMALLEST_DEFAULT_BLOCK", 10)
+    run = cell("cg")
     with monkeypatch.context() as patch:
         patch.setattr(ParallelThompsonSampling, "generate", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run_in(tmp_path, run)
     solves = []
-    step = SketchAndProject.step
+    step = CG.step
 
-    def noting(self: SketchAndProject, system: Any, *given: Any) -> Any:
+    def noting(self: CG, system: Any, *given: Any) -> Any:
         solves.append(system.n)
         return step(self, system, *given)
 
-    monkeypatch.setattr(SketchAndProject, "step", noting)
+    monkeypatch.setattr(CG, "step", noting)
     (resumed,) = run_in(tmp_path, run)
     assert run.preset.num_initial not in solves
     assert results(resumed) == results(run_cell(run))
