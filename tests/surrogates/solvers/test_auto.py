@@ -25,6 +25,7 @@ from surrogates import (
     Solver,
     memory,
 )
+from surrogates.operators.rates import OF_A_CPU
 from surrogates.solvers import auto
 from surrogates.solvers.auto import Choice
 from surrogates.solvers.forecast import SpectrumModel
@@ -76,7 +77,7 @@ def name(solver: Solver, n: int, num_columns: int) -> str:
 def iterating(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small systems be solved by iterations."""
     monkeypatch.setattr(auto, "SMALLEST_ITERATIVE", 0)
-    monkeypatch.setattr(auto, "DIRECT_ADVANTAGE", 1e-9)
+    monkeypatch.setattr(auto, "rates_of", lambda device: replace(OF_A_CPU, factorise=1e9))
 
 
 @pytest.fixture
@@ -156,7 +157,8 @@ def test_tiny_noise_is_left_to_iterations_where_a_direct_solve_is_dear(
     system = SYSTEMS["hard"]()
     assert Auto().choose(system, 16).solver == Cholesky()
     # Ten times the points make a direct solve, n³, ten times dearer beside an epoch, n².
-    monkeypatch.setattr(auto, "DIRECT_ADVANTAGE", auto.DIRECT_ADVANTAGE / 10)
+    dear = replace(OF_A_CPU, factorise=10.0 * OF_A_CPU.factorise, copy=10.0 * OF_A_CPU.copy)
+    monkeypatch.setattr(auto, "rates_of", lambda device: dear)
     assert isinstance(Auto().choose(system, 16).solver, IterativeSolver)
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from surrogates import (
     PivotedCholesky,
     SketchAndProject,
 )
+from surrogates.operators.rates import OF_A_CPU
 from surrogates.solvers import auto
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
@@ -55,7 +56,7 @@ class TestAutoIterating(SolverContract):
     @pytest.fixture(autouse=True)
     def nothing_is_small(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(auto, "SMALLEST_ITERATIVE", 0)
-        monkeypatch.setattr(auto, "DIRECT_ADVANTAGE", 1e-9)
+        monkeypatch.setattr(auto, "rates_of", lambda device: replace(OF_A_CPU, factorise=1e9))
 
 
 @pytest.mark.parametrize(
