@@ -50,7 +50,6 @@ LIGHT_SAMPLER = partial(
 )
 NUM_SAMPLES = 128  # joint draws of outcomes behind the improvement of several points
 NUM_DRAWS = 64  # of the values at pending points
-LEAST_VARIANCE = 1e-14  # of the prior one: what rounding leaves of none
 MOST_PENDING = 32  # points whose values are drawn with a new one's
 NUM_BEST = 4  # data points that it is sought around
 # A surrogate of a function without noise may take that much of the values' variance for
@@ -208,7 +207,8 @@ class _Posterior:
         means = self.data.mean_module(X).unsqueeze(1) + covariance @ self.weights
         explained = (covariance @ self.inverse_root.mT).square().sum(1)
         prior = self.data.kernel(X, diag=True) if self.variance is None else self.variance
-        return means, torch.maximum(prior - explained, LEAST_VARIANCE * prior)
+        rounding = len(self.weights) * torch.finfo(X.dtype).eps  # which is left of no variance
+        return means, torch.maximum(prior - explained, rounding * prior)
 
     def draw(self, X: Tensor, seed: int) -> Tensor:
         """Return draws (k, ``NUM_DRAWS``) of the output at X (k, d), without noise."""

@@ -22,11 +22,11 @@ from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.space import Space
 from surrogates import PathwiseGP, SamplePaths
 from surrogates.models.data import data_sets
+from surrogates.models.fresh import EXACT_UP_TO
 
 # In nats, of ripples in the place of noise: the best observed value is the one to recommend then
 LEAST_EVIDENCE = 1.0
 MOST_RECOMMENDABLE = 500  # of the best observed points, from which one is recommended
-PREDICTED_AT_ONCE = 500
 SOBOL_POINTS = 1024
 
 
@@ -79,7 +79,7 @@ class Belief:
         like = self.model.train_inputs[0]
         means = [torch.empty(0, dtype=torch.float64, device="cpu")]
         stds = list(means)
-        for part in self.space.normalize(X).split(PREDICTED_AT_ONCE):
+        for part in self.space.normalize(X).split(EXACT_UP_TO):
             posterior = self.model.posterior(part.to(like))
             means.append(posterior.mean[:, 0].to("cpu", torch.float64))
             stds.append(posterior.variance[:, 0].sqrt().to("cpu", torch.float64))

@@ -20,15 +20,14 @@ from acquisition.strategy import ChoosingStrategy, Strategy
 from scalable_bo.modelling.factory import SurrogateFactory, model_of_rows
 from scalable_bo.modelling.training import SCALES, TrainingData
 from surrogates import PathwiseGP, fit_exact
+from surrogates.fitting.choice import FIT_EXACT_UP_TO
 from surrogates.fitting.simpler import NEEDED_OF_FEWEST as GAIN_ON_NOISE
 from surrogates.rules.hyperparameters import log_prior
 
 # Hyperparameters are fitted again when the observations are this many times those of the last fit.
 REFIT_GROWTH = 1.5
-# Hyperparameters are fitted to at most so many observations, drawn anew each time: O(n³) a
-# likelihood evaluation.
-MAX_FIT_POINTS = 1000
-# To so many of them first, from where few evaluations of the others' likelihood are left.
+# Hyperparameters are fitted to a random sample of more observations than `fit` takes whole; to so
+# many of them first, from where few evaluations of the others' likelihood are left.
 FIRST_FIT_POINTS = 250
 # Where the surrogate is the best that there is, they are fitted at every ask up to so many
 # observations, and to at most so many of more.
@@ -63,7 +62,7 @@ def fit_surrogate(
     kernel of few where there are ``few``, and by a deadline as in :func:`fit_warped`.
     """
     watch = _Watch(deadline=deadline)
-    return _fit(data, factory.modules(few), _sample(data, MAX_FIT_POINTS, generator), watch)
+    return _fit(data, factory.modules(few), _sample(data, FIT_EXACT_UP_TO, generator), watch)
 
 
 def fit_warped(
@@ -93,7 +92,7 @@ def fit_warped(
         deadline: of ``time.perf_counter``, after which every fit ends with its next evaluation;
             ``None`` for none.
     """
-    told = _sample(data, FITTED_ALWAYS_UP_TO if few else MAX_FIT_POINTS, generator)
+    told = _sample(data, FITTED_ALWAYS_UP_TO if few else FIT_EXACT_UP_TO, generator)
     watch = _Watch(callback, deadline)
     scales = SCALES if few else ("plain", "near", "aside")
     tried = [("plain", kernel) for kernel in factory.further] if few else []

@@ -23,7 +23,6 @@ from surrogates.models.pathwise import PathwiseGP
 from surrogates.restoring import restored_on_failure
 from surrogates.solvers.solver import Solver
 
-BLOCK = 1024  # points at which one joint posterior is evaluated, to read off its diagonal
 MOST_JOINT = 20_000  # points of a covariance matrix that is returned
 ROUNDING = 10.0 * np.finfo(np.float64).eps  # of a mean, beside the largest value
 
@@ -155,7 +154,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if return_cov:
             return self._joint(points)
         with torch.no_grad():
-            posteriors = [self.model_.posterior(block) for block in points.split(BLOCK)]
+            # Joint posteriors, of whose covariance the diagonal is read
+            posteriors = [self.model_.posterior(block) for block in points.split(EXACT_UP_TO)]
             mean = torch.cat([posterior.mean for posterior in posteriors])
             if not return_std:
                 return self._in_units_of_y(mean)

@@ -14,8 +14,6 @@ from surrogates.solvers.run import Start
 from surrogates.solvers.solver import IterativeSolver
 from surrogates.systems.system import LinearSystem
 
-DEFAULT_BATCH = 512
-
 
 @dataclass
 class SGDState(AveragedDescent):
@@ -120,7 +118,7 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
         return (self._batch_size(system.num_data) + exact) / system.num_data
 
     def _batch_size(self, n: int) -> int:
-        return min(n, self.batch_size or DEFAULT_BATCH)
+        return min(n, self.batch_size or 512)
 
     def init(self, system: LinearSystem, start: Start[None]) -> SGDState:
         initial = start.initial

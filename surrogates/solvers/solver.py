@@ -52,7 +52,6 @@ ROW_COUNTS = ("block_size", "batch_size", "rank")  # settings that count rows
 # Sweeps in a row without progress: a single one may be a stochastic method's bad luck
 STALLS_ALLOWED = 2
 FIRST_LOOK = 4.0  # epochs before the first scheduled look; each later one comes after twice as many
-UNSCALED = (1e-9, 1e9)  # range of a column's largest entry in which float32 holds its squares
 
 
 class Solver(ABC):
@@ -181,11 +180,11 @@ def _into_range(request: Request) -> Tensor | None:
     """
     low, high = request.rhs.aminmax(dim=0)
     largest = request.system.rows.max(torch.maximum(high, -low))
-    lowest, highest = UNSCALED
-    fits = (largest == 0) | ((largest > lowest) & (largest < highest))
+    single = torch.finfo(torch.float32)  # which holds the squares of these, and theirs
+    fits = (largest == 0) | ((largest > single.tiny**0.25) & (largest < single.max**0.25))
     if bool(fits.all()):
         return None
-    most = math.frexp(torch.finfo(torch.float32).max)[1] - 2  # float32 holds one doubling more
+    most = math.frexp(single.max)[1] - 2  # one doubling more is held
     exponent = torch.frexp(largest).exponent.clamp(-most, most)
     exponent = exponent.masked_fill(fits, 0)
     scale = torch.ldexp(torch.ones_like(largest), -exponent)

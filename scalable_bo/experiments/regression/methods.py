@@ -33,7 +33,6 @@ from surrogates import (
 from surrogates.models.variational_gp import VariationalGP
 from surrogates.solvers.registry import SOLVERS
 from surrogates.solvers.run import TOLERANCE
-from surrogates.solvers.sgd import DEFAULT_BATCH
 
 # Blocks of the ADASAP paper's regressions.
 NUM_BLOCKS = 100
@@ -116,8 +115,9 @@ def solver_within(
     if from_outside(name) is not None:
         return solver_for(name, n)
     if name == "sgd":  # an epoch is kept back for evaluating the residual of what is returned
-        max_epochs = budget.sgd_steps * min(DEFAULT_BATCH, n) / n + 1.0
-        return SGD.paper(tolerance=SPEND_IT_ALL, max_epochs=max_epochs, keep_descent=True)
+        sgd = SGD.paper(tolerance=SPEND_IT_ALL, keep_descent=True)
+        assert sgd.batch_size is not None  # as published
+        return replace(sgd, max_epochs=budget.sgd_steps * min(sgd.batch_size, n) / n + 1.0)
     blocks = SDDBudget(num_epochs=budget.max_epochs, num_blocks=min(n, num_blocks))
     solver = solver_for(name, n, sdd=blocks if name in _IN_BLOCKS else None)
     if isinstance(solver, IterativeSolver | Auto):

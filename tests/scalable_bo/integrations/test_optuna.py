@@ -499,7 +499,7 @@ def test_without_the_time_for_all_values_those_around_the_best_trials_are_taken(
     monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     n = 1000
-    monkeypatch.setattr(fitting, "MAX_FIT_POINTS", 100)
+    monkeypatch.setattr(fitting, "FIT_EXACT_UP_TO", 100)
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(n, generator=generator, dtype=torch.float64).tolist()
     k = torch.randint(201, (n,), generator=generator).tolist()

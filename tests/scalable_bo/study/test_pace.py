@@ -111,7 +111,7 @@ def test_the_work_that_is_predicted_is_that_of_an_ask(
     n, q = 2100, 2
     monkeypatch.setattr(multistart, "LEAST_DATA", least_data)
     monkeypatch.setattr(multistart, "NUM_CENTRES", 200)
-    monkeypatch.setattr(fitting, "MAX_FIT_POINTS", 50)
+    monkeypatch.setattr(fitting, "FIT_EXACT_UP_TO", 50)
     work = {"combine": 0, "combine_rowwise": 0}
     for name in work:
         called = getattr(paths, name)
@@ -191,7 +191,7 @@ def test_several_regions_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_study_goes_on_from_an_ask_by_some_values_as_if_it_had_not_been_closed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(fitting, "MAX_FIT_POINTS", 100)
+    monkeypatch.setattr(fitting, "FIT_EXACT_UP_TO", 100)
 
     def proceed(path: Path | None, reopened: bool) -> list[Tensor]:
         study = make_study(monkeypatch, 1.0, path=path)
