@@ -28,7 +28,6 @@ import torch
 GIBIBYTE = 2**30
 DEVICE_TYPES = {"cuda"}  # with generators of their own
 MANY = 2**18  # numbers, which a CPU draws in about two milliseconds
-DEFAULT_CPU_BUDGET = 2 * GIBIBYTE
 # In float32: d², values, slopes, weights and the temporaries between them; or half as many in
 # float64
 TILES_HELD = 16
@@ -69,7 +68,7 @@ def default_budget(device: torch.device) -> int:
     """
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory // 4
-    return DEFAULT_CPU_BUDGET
+    return 2 * GIBIBYTE
 
 
 def chunk_entries(device: torch.device) -> int:

@@ -94,7 +94,7 @@ def predicted_bytes(n: int, q: int, dtype: torch.dtype, free: int) -> int:
     needed = columns_bytes(n, q, dtype) + WORKSPACE
     if n <= DIRECT_SOLVE_UP_TO:
         return needed + memory.squares_bytes(n * n, dtype)
-    if n * n * size <= memory.DEFAULT_CPU_BUDGET:
+    if n * n * size <= memory.default_budget(torch.device("cpu")):
         needed += n * n * (size if dtype == torch.float32 else size + 4)
     preconditioner = COLUMNS_OF_A_PRECONDITIONER * n * (n // 20) * 4
     return needed + preconditioner if needed + preconditioner <= free else needed

@@ -57,7 +57,7 @@ class Neighbours:
         """
         rows = index.cpu().numpy()
         n = len(self._X)
-        if 4 * n * k > memory.DEFAULT_CPU_BUDGET:
+        if 4 * n * k > memory.default_budget(torch.device("cpu")):
             return torch.from_numpy(self._query(self._X[rows], k)).to(self._device)
         if self._table is None or self._table.shape[1] != k:
             self._table = np.empty((n, k), dtype=np.int32)

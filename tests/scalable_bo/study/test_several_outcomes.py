@@ -65,8 +65,11 @@ def make_limited(**options: Any) -> Study:
 def test_a_study_without_a_sampler_of_its_own_chooses_by_its_surrogates(
     strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("acquisition.strategies.NUM_CANDIDATES", 500)
-    monkeypatch.setattr("acquisition.strategies.MOST_STARTS", 10)
+    quick = {"num_candidates": 50, "num_rounds": 10, "num_starts": 10, "num_steps": 80}
+    monkeypatch.setattr(
+        "acquisition.strategies.default_sampler",
+        lambda q, *given, **settings: ParallelThompsonSampling(*given, **quick, **settings),
+    )
     study = make_study(sampler=None, strategy=strategy)
     study.optimize(trade, rounds=2, batch=9, progress=False)
     assert study.num_observations == 18

@@ -10,8 +10,16 @@ import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
-from surrogates import FineStructureWarning, NoSignalWarning, PathwiseGP, fit, fit_sample
+from surrogates import (
+    FineStructureWarning,
+    NoSignalWarning,
+    PathwiseGP,
+    fit,
+    fit_iterative,
+    fit_sample,
+)
 from surrogates.fitting import choice
+from surrogates.fitting.choice import FitChoice
 from tests import problems
 
 N = 400
@@ -19,16 +27,24 @@ SAMPLE = 250
 X = problems.uniform(N, 3)
 NOISE = problems.normal(N, 1, seed=1)
 SIGNAL = math.sqrt(2.0) * torch.sin(6.0 * X[:, :1])
+METHODS = "sample", "iterative"  # of thousands of data
 QUIET = {"num_steps": 3, "first_step": 0.1}
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let some hundred points be fitted as thousands are."""
-    monkeypatch.setattr(choice, "FIT_EXACT_UP_TO", 200)
-    monkeypatch.setattr(choice, "WHOLE_UP_TO", 200)
-    monkeypatch.setattr(choice, "REFINEMENT", QUIET)
+    monkeypatch.setattr(choice, "choose_fit", as_many)
     monkeypatch.setitem(choice.METHODS, "sample", small_sample)
+    monkeypatch.setitem(choice.METHODS, "iterative", few_steps)
+
+
+def as_many(model: PathwiseGP) -> FitChoice:
+    return FitChoice(("exact",) if len(model.train_targets) <= 200 else METHODS, "as many")
+
+
+def few_steps(model: PathwiseGP, **settings: Any) -> PathwiseGP:
+    return fit_iterative(model, **settings | QUIET)
 
 
 def small_sample(model: PathwiseGP, **settings: Any) -> PathwiseGP:
@@ -49,7 +65,7 @@ def of_the_sample() -> Tensor:
 def test_up_to_two_thousand_data_all_of_them_follow_the_sample(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(choice, "WHOLE_UP_TO", N)
+    monkeypatch.setattr(choice, "choose_fit", lambda _: FitChoice(("sample", "sample"), "as many"))
     model = fit(PathwiseGP(X, SIGNAL + NOISE))
     first, second = model.fit_account.stages
     assert (first.method, second.method, second.accepted) == ("sample", "sample", True)

@@ -185,8 +185,8 @@ def test_a_block_that_is_not_held_takes_the_steps_of_one_that_is(
     )
     monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 128)
     found = []
-    for budget in (memory.DEFAULT_CPU_BUDGET, 0):
-        monkeypatch.setattr(memory, "DEFAULT_CPU_BUDGET", budget)
+    for budget in (2**31, 0):
+        monkeypatch.setattr(memory, "default_budget", lambda device, budget=budget: budget)
         system = problems.system(n, kind=Tiled, dtype=dtype)
         with LiveMatrices(rhs.new_empty(n // 3, n // 3)) as blocks:
             found.append(solver.solve(system, rhs))
