@@ -22,7 +22,7 @@ from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 
 from surrogates.operators.forms import PROFILES, StationaryKernel, kind_of
-from surrogates.operators.main_effects import ROOT_OF_5, MainEffectsKernel, matern52
+from surrogates.operators.main_effects import MainEffectsKernel, matern52
 
 
 class BatchedGP(gpytorch.Module):
@@ -291,7 +291,7 @@ class _MainEffectsCovariance(torch.autograd.Function):
         # One input after the other: their matrices stay in the cache
         mean = torch.zeros_like(X[..., :1] + X[..., :1].mT)
         slopes = []
-        for z in (X * (ROOT_OF_5 / lengthscale)).unbind(-1):
+        for z in (X * (math.sqrt(5.0) / lengthscale)).unbind(-1):
             r = (z.unsqueeze(-1) - z.unsqueeze(-2)).abs_()
             value, fall = matern52(r)
             slopes.append(fall.mul_(r).mul_(r))

@@ -1,12 +1,11 @@
 """A kernel of functions that are sums of functions of one input each."""
 
+import math
 from typing import Any
 
 import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, ScaleKernel
 from torch import Tensor
-
-ROOT_OF_5 = 5.0**0.5
 
 
 class MainEffectsKernel(Kernel):
@@ -29,7 +28,7 @@ class MainEffectsKernel(Kernel):
         super().__init__(ard_num_dims=ard_num_dims, **options)
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
-        scale = ROOT_OF_5 / self.lengthscale.reshape(-1)
+        scale = math.sqrt(5.0) / self.lengthscale.reshape(-1)
         first = x1 * scale
         second = x2 * scale
         if not diag:
