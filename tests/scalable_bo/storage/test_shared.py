@@ -26,9 +26,10 @@ from tests.scalable_bo.postgres import serving
 
 SPACE = Space(x=Float(0.0, 1.0), k=Int(0, 1000))
 NUM_PROCESSES = 3
-ROUNDS = 8
+ROUNDS = 5
 BATCH = 2
-NUM_POINTS = 103  # of one budget, no multiple of what is asked for at once
+NUM_INITIAL = NUM_PROCESSES * ROUNDS  # half of the points of a test
+NUM_POINTS = 43  # of one budget, no multiple of what is asked for at once
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +66,8 @@ def value(params: Any) -> float:
 
 def work(url: str, name: str, told: Any, rounds: int = ROUNDS) -> None:
     """Ask and tell as fast as that goes; half of the points of the surrogate."""
-    study = Study(SPACE, maximize=True, storage=url, name=name, num_initial=30, sampler=QUICK)
-    with study:
+    options: dict[str, Any] = {"num_initial": NUM_INITIAL, "sampler": QUICK}
+    with Study(SPACE, maximize=True, storage=url, name=name, **options) as study:
         for _ in range(rounds):
             batch = study.ask(BATCH)
             study.tell(batch, [value(params) for params in batch.params])
@@ -103,7 +104,7 @@ def test_a_process_that_is_killed_loses_nothing_and_keeps_nobody_waiting(
 ) -> None:
     random = Random(0)
     told: Any = CONTEXT.Queue()
-    study = opened(num_initial=30, sampler=QUICK)
+    study = opened(num_initial=NUM_INITIAL, sampler=QUICK)
     worker = CONTEXT.Process(target=work, args=(url, request.node.name, told, 1000))
     known: set[int] = set()
     worker.start()
@@ -369,7 +370,7 @@ def test_a_copy_is_the_study_and_its_next_ask_is_the_same_wherever_it_was_copied
     origin = tmp_path / "origin"
     with Study(SPACE, maximize=True, seed=5, path=origin, **options) as study:
         study.add_data([{"x": 0.25, "k": 1}], [9.0], name="past")
-        for _ in range(5):
+        for _ in range(3):
             batch = study.ask(3)
             study.tell(batch.ids[1:], [value(batch.params[1]), "no number"])
         study.correct(2, -1.0, why="a slip")
@@ -392,7 +393,7 @@ def test_a_copy_is_the_study_and_its_next_ask_is_the_same_wherever_it_was_copied
     for place, name in [(origin, None), *places]:
         with Study.open(place, name=name, **options) as study:
             assert exactly(study) == expected
-            assert study._record.storage.checkpoints.numbers() == [6]
+            assert study._record.storage.checkpoints.numbers() == [4]
             with pytest.raises(ValueError, match="`path` must be a place without a study"):
                 study.copy_to(url, name=request.node.name)
             points.append(study.ask(5))

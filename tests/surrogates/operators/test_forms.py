@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._dynamo.utils import counters
 
 from surrogates.operators.forms import PROFILES, SMALLEST_COMPILED_TILE, Fused
 from tests import problems
@@ -161,6 +160,8 @@ def test_every_function_has_a_compilation_budget_of_its_own(
 
 
 def compare_with_eager(profile: str, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    from torch._dynamo.utils import counters  # takes a second
+
     formulas = PROFILES[profile]
     graphs = counters["stats"]["unique_graphs"]
     value, contract = (Fused(fused.function) for fused in (formulas.value, formulas.contract))  # type: ignore[attr-defined]
