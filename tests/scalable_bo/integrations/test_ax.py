@@ -25,7 +25,6 @@ from acquisition.constraints import FeasibleSet
 from acquisition.strategies import AutoStrategy
 from scalable_bo.integrations.ax import _Grid, pathwise_generation_strategy
 from scalable_bo.integrations.ax_node import ThompsonNode
-from scalable_bo.study import pace
 from surrogates import CG, Nystrom, PathwiseGP
 from tests import problems
 
@@ -355,19 +354,16 @@ def tell_many(client: Client, n: int) -> None:
     run(client, 6)  # by Sobol
 
 
-def test_without_the_time_for_all_values_those_around_the_best_trials_are_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pace, "FEWEST_ROWS", 50)
+def test_without_the_time_for_all_values_those_around_the_best_trials_are_taken() -> None:
     client = make_client(PLANE, batch_size=3, strategy="thompson", ask_seconds=1e-9)
-    tell_many(client, 200)
+    tell_many(client, 400)
     trials = client.get_next_trials(max_trials=3)
     for index, params in trials.items():
         assert abs(params["x"] - 1.2) < 0.5
         assert abs(params["y"] - 0.5) < 0.5
         (run_of_one,) = client._experiment.trials[index].generator_runs
         (choices,) = run_of_one.gen_metadata["models_used"]
-        assert choices["value"].startswith("the 50 values around each of up to 1 of the best")
+        assert choices["value"].startswith("the 250 values around each of up to 1 of the best")
     assert len({tuple(params.values()) for params in trials.values()}) == 3
     (fixed,) = client.get_next_trials(max_trials=1, fixed_parameters={"x": 0.25}).values()
     assert fixed["x"] == 0.25

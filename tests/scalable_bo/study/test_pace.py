@@ -36,12 +36,17 @@ def value(X: Tensor) -> Tensor:
     return -(X - TOP).square().sum(1)
 
 
-def make_study(monkeypatch: pytest.MonkeyPatch, product: float, **options: Any) -> Study:
-    """Return a study of 600 values on a machine of this speed."""
+def noisy(n: int) -> Tensor:
+    return value(points(n)) + 0.01 * problems.normal(n, seed=1)
+
+
+def make_study(
+    monkeypatch: pytest.MonkeyPatch, product: float, values: Tensor, **options: Any
+) -> Study:
+    """Return a study of these values on a machine of this speed."""
     monkeypatch.setattr(pace, "measure_rates", lambda *_: Rates(product, 0.0, 0.0))
-    monkeypatch.setattr(pace, "FEWEST_ROWS", 50)
     study = Study(SPACE, maximize=True, ask_seconds=1000.0, sampler=QUICK, **options)
-    study.add_data(points(600), value(points(600)))
+    study.add_data(points(len(values)), values)
     return study
 
 
@@ -111,7 +116,7 @@ def test_the_work_that_is_predicted_is_that_of_an_ask(
     n, q = 2100, 2
     monkeypatch.setattr(multistart, "LEAST_DATA", least_data)
     monkeypatch.setattr(multistart, "NUM_CENTRES", 200)
-    monkeypatch.setattr(fitting, "FIT_EXACT_UP_TO", 50)
+    monkeypatch.setattr(fitting, "fit_exact", lambda model, **options: model)
     work = {"combine": 0, "combine_rowwise": 0}
     for name in work:
         called = getattr(paths, name)
@@ -164,37 +169,36 @@ def test_a_fit_ends_soon_after_its_deadline_with_what_it_has() -> None:
 def test_without_the_time_for_all_values_those_around_the_best_points_are_taken(
     monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
-    study = make_study(monkeypatch, 1.0, strategy=strategy)
+    study = make_study(monkeypatch, 1.0, noisy(600), strategy=strategy)
     lines: list[str] = []
     batch = study.ask(4, callback=lines.append)
-    assert "the 50 values around each of up to 1 of the best points" in study.last_ask.choice
+    assert "the 250 values around each of up to 1 of the best points" in study.last_ask.choice
     assert len(batch.X.unique(dim=0)) == 4
-    (region,) = find_regions(points(600), value(points(600)), 50, 1)
+    (region,) = find_regions(points(600), noisy(600), 250, 1)
     assert (region.box[0] - 1e-5 <= batch.X).all()
     assert (region.box[1] + 1e-5 >= batch.X).all()
     assert lines[0].startswith("fitting, ")
     assert any(line.startswith("region 1/1: ") for line in lines)
     assert study.last_ask.residual is not None
     study.tell(batch.ids, value(batch.X))
-    assert study.result.best_value >= float(value(points(600)).max())
+    assert study.result.best_value >= float(noisy(600).max())
 
 
 def test_several_regions_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "POINTS_A_REGION", 2)
-    study = make_study(monkeypatch, 1.0, strategy="thompson")
-    batch = study.ask(5)
-    regions = find_regions(points(600), value(points(600)), 50, 3)
-    for region, part in zip(regions, batch.X.split((2, 2, 1)), strict=True):
+    waves = torch.cos(12.0 * points(3000)).sum(1)
+    study = make_study(monkeypatch, 1.0, waves, strategy="thompson")
+    batch = study.ask(101)
+    regions = find_regions(points(3000), waves, 250, 3)
+    for region, part in zip(regions, batch.X.split((34, 34, 33)), strict=True):
         assert ((part >= region.box[0] - 1e-5) & (part <= region.box[1] + 1e-5)).all()
 
 
 def test_a_study_goes_on_from_an_ask_by_some_values_as_if_it_had_not_been_closed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(fitting, "FIT_EXACT_UP_TO", 100)
 
     def proceed(path: Path | None, reopened: bool) -> list[Tensor]:
-        study = make_study(monkeypatch, 1.0, path=path)
+        study = make_study(monkeypatch, 1.0, noisy(600), path=path)
         found = []
         for product in (1.0, 0.0, 1.0):  # by some values, by all, by some
             monkeypatch.setattr(pace, "measure_rates", lambda *_, p=product: Rates(p, 0.0, 0.0))
