@@ -30,7 +30,6 @@ FEWEST_KEPT = 4
 LAST_RATE = 0.1  # of the learning rate, at the end of a pruned ascent
 # For ascents on functions of few terms
 NUM_CENTRES = 1000
-LEAST_DATA = 4 * NUM_CENTRES
 FEWEST_STARTS = 10
 CHECKED_EVERY = 8  # rounds of starts, of which no start is a centre
 LARGEST_ERROR = 0.25  # there, beside how far the values of a path differ from start to start
@@ -266,7 +265,12 @@ class Condensed:
 
     @classmethod
     def of(
-        cls, paths: Functions, starts: Tensor, reach: Tensor, quick: Functions | None = None
+        cls,
+        paths: Functions,
+        starts: Tensor,
+        reach: Tensor,
+        quick: Functions | None = None,
+        num_centres: int = NUM_CENTRES,
     ) -> Self | None:
         """Return what ascends ``paths`` from ``starts`` (s, k, d) at less cost; ``None`` where
         nothing does: among few data or starts, and where some of the starts, or points beside those
@@ -277,15 +281,16 @@ class Condensed:
                 first step: what ascents are to climb is the slope, too.
             quick: by which values at the starts are compared, see :func:`coarse`; ``None`` for the
                 paths.
+            num_centres: c.
         """
         k = starts.shape[1]
         if not isinstance(paths, SamplePaths) or not isinstance(paths.data, KernelBasis):
             return None
-        if len(paths.weights) < LEAST_DATA or k < FEWEST_STARTS:
+        if _are_few(len(paths.weights), k, num_centres):
             return None
         is_checked = torch.zeros(k, dtype=torch.bool, device=starts.device)
         is_checked[::CHECKED_EVERY] = True
-        centres = _around(starts[:, ~is_checked], NUM_CENTRES, reach)
+        centres = _around(starts[:, ~is_checked], num_centres, reach)
         functions = paths.condensed(centres)
         checked = _beside(starts[:, is_checked], centres, reach)
         values = (quick or paths).each(checked)
@@ -311,7 +316,7 @@ class Condensed:
             self.functions, starts, num_steps=num_steps, learning_rate=learning_rate
         )
         reached = furthest(points, sign * values)
-        half = NUM_CENTRES // 2
+        half = len(self.centres) // 2
         centres = _around(reached, half, SECOND_RATE * self.reach)
         closer = self.paths.condensed(torch.cat([centres, self.centres[:half]]))
         fewer = num_steps // FEWER_STEPS
@@ -452,12 +457,17 @@ def terms_ascended(num_data: int, num_starts: int, num_steps: int) -> int:
     functions of few terms, as most paths allow, where :meth:`Condensed.of` may find some.
     """
     evaluations = sum(starts_kept(num_starts, num_steps))
-    if num_data < LEAST_DATA or num_starts < FEWEST_STARTS or num_steps <= OWN_STEPS:
+    if _are_few(num_data, num_starts, NUM_CENTRES) or num_steps <= OWN_STEPS:
         return num_data * evaluations
     reached = min(NUM_REACHED, num_starts)
     evaluations += sum(starts_kept(reached, num_steps // FEWER_STEPS))
     own = math.ceil(num_starts / CHECKED_EVERY) + sum(starts_kept(reached, OWN_STEPS))
     return NUM_CENTRES * evaluations + num_data * own
+
+
+def _are_few(num_data: int, num_starts: int, num_centres: int) -> bool:
+    """Return whether the data, or the starts, are too few for functions of so many terms to pay."""
+    return num_data < 4 * num_centres or num_starts < FEWEST_STARTS
 
 
 def _ordered(order: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:

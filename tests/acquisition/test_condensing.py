@@ -1,5 +1,7 @@
 """Ascents by functions of few terms beside those by the paths themselves."""
 
+from functools import partial
+
 import pytest
 import torch
 from gpytorch.means import ZeroMean
@@ -17,10 +19,7 @@ REACH = torch.full((3,), 0.05, dtype=torch.float64)
 SMALL = {"num_candidates": 100, "num_rounds": 20, "num_starts": 20, "num_steps": 40}
 
 
-@pytest.fixture(autouse=True)
-def few_data_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multistart, "LEAST_DATA", NUM_DATA)
-    monkeypatch.setattr(multistart, "NUM_CENTRES", 150)
+condense = partial(Condensed.of, num_centres=100)  # a quarter of the data
 
 
 def model(lengthscale: float = 0.7, dtype: torch.dtype = torch.float64) -> PathwiseGP:
@@ -49,17 +48,18 @@ def values_at(paths: SamplePaths, batch: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("maximize", [True, False])
-def test_condensed_ascents_lose_nothing_that_counts(dtype, maximize) -> None:
+def test_condensed_ascents_lose_nothing_that_counts(dtype, maximize, monkeypatch) -> None:
     gp = model(dtype=dtype)
     paths = gp.paths(NUM_PATHS)
     reports: list[AcquisitionProgress] = []
     settings = {**SMALL, "maximize": maximize, "repeats": True}
     bounds = UNIT.to(dtype)
     sampler = ParallelThompsonSampling(gp, bounds, **settings, callback=reports.append)
+    monkeypatch.setattr(Condensed, "of", condense)
     batch = sampler.generate(NUM_PATHS, paths=paths)
     assert reports[-1] == AcquisitionProgress("ascent", total_steps(40), total_steps(40))
 
-    multistart.LEAST_DATA += 1  # by the fixture until the test is over
+    monkeypatch.undo()
     exact = ParallelThompsonSampling(gp, bounds, **settings).generate(NUM_PATHS, paths=paths)
     sign = 1.0 if maximize else -1.0
     loss = sign * (values_at(paths, exact) - values_at(paths, batch))
@@ -70,7 +70,7 @@ def test_condensed_ascents_lose_nothing_that_counts(dtype, maximize) -> None:
 
 def test_the_values_returned_are_those_of_the_paths() -> None:
     paths = model().paths(NUM_PATHS)
-    condensed = Condensed.of(paths, starts(), REACH)
+    condensed = condense(paths, starts(), REACH)
     assert condensed is not None
     lengths = []
 
@@ -82,35 +82,35 @@ def test_the_values_returned_are_those_of_the_paths() -> None:
     points, values = condensed.ascend(starts(), climb, num_steps=20, learning_rate=rate, sign=1.0)
     assert points.shape == (NUM_PATHS, multistart.NUM_REACHED, 3)
     torch.testing.assert_close(values, paths.each(points))
-    assert lengths == [(150, 20), (150, 10), (NUM_DATA, 10)]
+    assert lengths == [(100, 20), (100, 10), (NUM_DATA, 10)]
 
 
 def test_paths_that_few_terms_do_not_describe_are_ascended_themselves() -> None:
     rough = model(lengthscale=0.05).paths(NUM_PATHS)
-    assert Condensed.of(rough, starts(), REACH) is None
+    assert condense(rough, starts(), REACH) is None
 
 
 def test_starts_that_are_all_centres_say_nothing_for_few_terms() -> None:
     rough = model(lengthscale=0.05).paths(NUM_PATHS)
     few = starts(3).repeat(1, 7, 1)[:1].expand(NUM_PATHS, -1, -1)
-    assert Condensed.of(rough, few, REACH) is None
+    assert condense(rough, few, REACH) is None
 
 
 def test_few_data_or_starts_are_not_condensed() -> None:
     paths = model().paths(NUM_PATHS)
-    assert Condensed.of(paths, starts(multistart.FEWEST_STARTS - 1), REACH) is None
-    multistart.LEAST_DATA += 1  # by the fixture until the test is over
-    assert Condensed.of(paths, starts(), REACH) is None
+    assert condense(paths, starts(), REACH) is not None
+    assert condense(paths, starts(multistart.FEWEST_STARTS - 1), REACH) is None
+    assert condense(paths, starts(), REACH, num_centres=101) is None
 
 
 def test_few_distinct_starts_have_centres_around_them() -> None:
     paths = model(lengthscale=0.4).paths(NUM_PATHS)
     few = starts(3).repeat(1, 7, 1)[:1].expand(NUM_PATHS, -1, -1)
-    condensed = Condensed.of(paths, few, REACH)
+    condensed = condense(paths, few, REACH)
     assert condensed is not None
     distances = torch.cdist(condensed.centres, few[0, :3]).amin(1)
     assert int((distances == 0).sum()) == 3
-    assert len(condensed.centres) == 150 and 0.02 < distances[3:].mean() < 0.15
+    assert len(condensed.centres) == 100 and 0.02 < distances[3:].mean() < 0.15
 
     def slopes(functions: SamplePaths) -> Tensor:
         points = few[:, :3].clone().requires_grad_()
