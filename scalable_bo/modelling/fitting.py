@@ -27,7 +27,8 @@ from surrogates.rules.hyperparameters import log_prior
 # Hyperparameters are fitted again when the observations are this many times those of the last fit.
 REFIT_GROWTH = 1.5
 # Hyperparameters are fitted to a random sample of more observations than `fit` takes whole; to so
-# many of them first, from where few evaluations of the others' likelihood are left.
+# many of them first, from where few evaluations of the others' likelihood are left. A model of a
+# region has no fewer.
 FIRST_FIT_POINTS = 250
 # Where the surrogate is the best that there is, they are fitted at every ask up to so many
 # observations, and to at most so many of more.

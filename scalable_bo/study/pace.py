@@ -22,7 +22,7 @@ from acquisition.strategies import NUM_CANDIDATES, num_terms
 from acquisition.strategy import Strategy
 from scalable_bo.evaluation.progress import describe_fit, status_lines
 from scalable_bo.modelling.factory import SurrogateFactory
-from scalable_bo.modelling.fitting import fit_warped, is_for_few
+from scalable_bo.modelling.fitting import FIRST_FIT_POINTS, fit_warped, is_for_few
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.choices import Part
 from surrogates.operators.differentiable import KernelBasis, combine, combine_rowwise
@@ -32,7 +32,6 @@ from surrogates.solvers.auto import EPOCHS_OF_DIRECT
 SHARE = 0.75  # of the time, for what is predicted; the fit ends when the rest of it is over
 EPOCHS = 8.0  # n² products that an iterative solve is expected to take
 PROBED_COLUMNS = 8192
-FEWEST_ROWS = 250  # of a region's model
 POINTS_A_REGION = 50
 MOST_REGIONS = 4
 
@@ -112,11 +111,11 @@ class Plan:
 def plan_ask(n: int, q: int, seconds: float, rates: Rates) -> Plan:
     """Return what an ask for q points among n values is to be by, to take so many seconds."""
     whole = predicted_seconds(n, q, rates)
-    if whole <= SHARE * seconds or n <= FEWEST_ROWS:
+    if whole <= SHARE * seconds or n <= FIRST_FIT_POINTS:
         return Plan(None, 0, f"all {n} values, predicted to take {whole:.2g} of {seconds:g} s")
     regions = min(MOST_REGIONS, math.ceil(q / POINTS_A_REGION))
     share = math.ceil(q / regions)
-    m = FEWEST_ROWS
+    m = FIRST_FIT_POINTS
     while 2 * m <= n and regions * predicted_seconds(2 * m, share, rates) <= SHARE * seconds:
         m *= 2
     local = regions * predicted_seconds(m, share, rates)

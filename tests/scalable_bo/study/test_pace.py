@@ -11,7 +11,7 @@ from torch import Tensor
 
 from scalable_bo.modelling import fitting
 from scalable_bo.modelling.factory import SurrogateFactory
-from scalable_bo.modelling.fitting import fit_warped
+from scalable_bo.modelling.fitting import FIRST_FIT_POINTS, fit_warped
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.space import Float, Space
 from scalable_bo.study import pace
@@ -66,12 +66,12 @@ def test_models_are_as_large_as_the_time_allows() -> None:
         share = math.ceil(q / plan.num_regions)
         taken = plan.num_regions * predicted_seconds(m, share, RATES)
         more = plan.num_regions * predicted_seconds(2 * m, share, RATES)
-        assert taken <= pace.SHARE * seconds or m == pace.FEWEST_ROWS
+        assert taken <= pace.SHARE * seconds or m == FIRST_FIT_POINTS
         assert more > pace.SHARE * seconds or 2 * m > n
 
 
 def test_few_values_are_all_taken_whatever_the_time() -> None:
-    assert plan_ask(pace.FEWEST_ROWS, 200, 1e-9, RATES).num_rows is None
+    assert plan_ask(FIRST_FIT_POINTS, 200, 1e-9, RATES).num_rows is None
 
 
 def test_rates_are_of_this_machine() -> None:
