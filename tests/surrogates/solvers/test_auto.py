@@ -76,8 +76,7 @@ def name(solver: Solver, n: int, num_columns: int) -> str:
 @pytest.fixture
 def iterating(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small systems be solved by iterations."""
-    monkeypatch.setattr(auto, "SMALLEST_ITERATIVE", 0)
-    monkeypatch.setattr(auto, "rates_of", lambda device: replace(OF_A_CPU, factorise=1e9))
+    monkeypatch.setattr(memory, "available", lambda device: 0)  # for a factor
 
 
 @pytest.fixture
@@ -264,7 +263,7 @@ def test_vector_noise_is_solved(iterating: None) -> None:
     noise = problems.vector_noise(N)
     system = problems.system(N, noise)
     rhs = problems.normal(N, 2)
-    solution = Auto(tolerance=1e-6).solve(system, rhs)
+    solution = Auto(tolerance=1e-6, max_epochs=1000.0).solve(system, rhs)
     assert solution.converged.all(), str(solution)
     exact = torch.linalg.solve(system.to_dense(), rhs)
     assert ((solution.value - exact).norm(dim=0) <= 1e-6 * rhs.norm(dim=0) / noise.min()).all()
@@ -443,7 +442,7 @@ def test_what_float32_finds_is_corrected_down_to_a_finer_tolerance(
 ) -> None:
     system = problems.system(N, 0.1)
     rhs = problems.normal(N, 2)
-    solution = Auto(tolerance=tolerance).solve(system, rhs)
+    solution = Auto(tolerance=tolerance, max_epochs=1000.0).solve(system, rhs)
     assert len(converted) == 1
     assert solution.converged.all()
     assert (true_residual(system, rhs, solution.value) <= tolerance).all()
@@ -453,7 +452,7 @@ def test_float32_systems_and_direct_solves_are_not_converted(
     converted: list[KernelSystem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert Auto().solve(problems.system(N, 0.1), problems.normal(N, 2)).converged.all()
-    monkeypatch.setattr(auto, "SMALLEST_ITERATIVE", 0)
+    monkeypatch.setattr(memory, "available", lambda device: 0)
     rhs = problems.normal(N, 2, dtype=torch.float32)
     assert Auto().solve(problems.system(N, 1.0, dtype=torch.float32), rhs).converged.all()
     assert not converted

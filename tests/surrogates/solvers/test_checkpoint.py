@@ -28,7 +28,6 @@ from surrogates import (
     Solution,
     Targets,
 )
-from surrogates.solvers import auto
 from surrogates.solvers import checkpoint as files
 from tests import problems
 from tests.live_matrices import LiveMatrices
@@ -108,7 +107,6 @@ def test_auto_goes_on_within_the_method_that_it_chose(
 ) -> None:
     system, rhs = columns_of_unlike_difficulty()
     candidates = Auto._candidates
-    monkeypatch.setattr(auto, "SMALLEST_ITERATIVE", 0)
     monkeypatch.setattr(
         Auto, "_candidates", lambda *given: [c for c in candidates(*given) if c.name == "CG(None)"]
     )

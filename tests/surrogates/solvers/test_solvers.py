@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -20,9 +20,8 @@ from surrogates import (
     Nystrom,
     PivotedCholesky,
     SketchAndProject,
+    memory,
 )
-from surrogates.operators.rates import OF_A_CPU
-from surrogates.solvers import auto
 from surrogates.solvers.run import Start
 from surrogates.solvers.state import State
 from surrogates.systems.system import LinearSystem
@@ -55,8 +54,7 @@ class TestDirectSolvers(SolverContract):
 class TestAutoIterating(SolverContract):
     @pytest.fixture(autouse=True)
     def nothing_is_small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(auto, "SMALLEST_ITERATIVE", 0)
-        monkeypatch.setattr(auto, "rates_of", lambda device: replace(OF_A_CPU, factorise=1e9))
+        monkeypatch.setattr(memory, "available", lambda device: 0)  # for a factor
 
 
 @pytest.mark.parametrize(
