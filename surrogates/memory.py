@@ -35,8 +35,6 @@ NUM_CALLS = 3  # that are timed
 MEASURED_TYPES = {"cuda"}  # of devices: what suits them is tried; a CPU has constants
 SECONDS_BETWEEN_LOOKS = 1.0  # at a device's free memory: asking takes longer than a small product
 
-CHUNK_ENTRIES = {"cpu": 2**20, "cuda": 2**28}  # of a matrix of features, evaluated at a time
-
 SQUARES_HELD = 6  # matrices of one size that dense linear algebra holds at once, at most
 
 SWITCH = "SCALABLE_BO_PROCESS_SETTINGS"
@@ -72,8 +70,10 @@ def default_budget(device: torch.device) -> int:
 
 
 def chunk_entries(device: torch.device) -> int:
-    """Return how many entries of a matrix of features are evaluated at a time."""
-    return CHUNK_ENTRIES.get(device.type, CHUNK_ENTRIES["cuda"])
+    """Return how many entries of a matrix of features are evaluated at a time: few enough for the
+    caches of a CPU, many for a device.
+    """
+    return 2**20 if device.type == "cpu" else 2**28
 
 
 def part_size(num_entries: int, dtype: torch.dtype = torch.float64) -> int:

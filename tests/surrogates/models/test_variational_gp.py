@@ -148,7 +148,7 @@ def test_more_inducing_points_raise_the_bound_up_to_the_evidence() -> None:
 
 def test_the_chunk_size_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = variational().elbo()
-    monkeypatch.setitem(memory.CHUNK_ENTRIES, "cpu", 7 * M)
+    monkeypatch.setattr(memory, "chunk_entries", lambda device: 7 * M)
     assert variational().elbo() == pytest.approx(whole)
 
 

@@ -39,7 +39,7 @@ def whole(basis: Basis, X: torch.Tensor) -> torch.Tensor:
 @pytest.fixture(params=BASES.values(), ids=BASES.keys())
 def basis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Basis:
     monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 5)
-    monkeypatch.setitem(memory.CHUNK_ENTRIES, "cpu", 60)
+    monkeypatch.setattr(memory, "chunk_entries", lambda device: 60)
     return request.param()
 
 
@@ -81,7 +81,7 @@ def test_tiles_and_chunks_change_nothing(s: int, q: int, n: int, side: int, chun
     X = problems.uniform(s, q, DIM, seed=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(tiles.TILE_SIDE, "cpu", side)
-        patch.setitem(memory.CHUNK_ENTRIES, "cpu", chunk)
+        patch.setattr(memory, "chunk_entries", lambda device: chunk)
         drawn = RandomFeatures.draw(kernel, DIM, 6, generator=torch.Generator().manual_seed(0))
         for basis in (KernelBasis(kernel, problems.uniform(n, DIM)), drawn):
             W = problems.normal(size(basis), s)
