@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from scalable_bo.modelling.factory import SurrogateFactory, model_of_rows
 from scalable_bo.modelling.training import SCALES, TrainingData
 from surrogates import PathwiseGP, fit_exact
 from surrogates.fitting.choice import FIT_EXACT_UP_TO
-from surrogates.fitting.simpler import NEEDED_OF_FEWEST as GAIN_ON_NOISE
+from surrogates.fitting.search import GAIN_ON_NOISE
 from surrogates.rules.hyperparameters import log_prior
 
 # Hyperparameters are fitted again when the observations are this many times those of the last fit.
@@ -35,9 +35,9 @@ FIRST_FIT_POINTS = 250
 FITTED_ALWAYS_UP_TO = 300
 # In nats: what a warp has to win by, having taken its scale from the values themselves
 LEAST_EVIDENCE = 3.0
-EVALUATIONS_OF_FURTHER = 40  # of the likelihood by a further kernel, in which a fit is near its end
-# After so many a kernel that does not exceed what others have reached will not win
-EVALUATIONS_TO_LEAD = 20
+# Of the likelihood by a further kernel, or from where a fit to fewer values ended
+MOST_EVALUATIONS = 40
+FEWEST_EVALUATIONS = 8  # by which a fit shows how much it may gain yet
 
 
 def is_for_few(strategy: Strategy, q: int, num_values: int) -> bool:
@@ -85,7 +85,8 @@ def fit_warped(
 
     Scales and kernels are compared by one rule: the logarithm of the likelihood, without priors,
     less half a nat for each hyperparameter, which is what one gains on noise. What is tried after
-    plain values by the usual kernel has to win by three nats.
+    plain values by the usual kernel has to win by three nats. Its fit ends once it is lost: twice
+    what it gained in the latter half of its evaluations would not take it past the best.
 
     Args:
         few: whether it is to be by the kernel of few.
@@ -103,15 +104,15 @@ def fit_warped(
         if name != "plain" and given is data:
             continue
         modules = factory.modules(few, kernel)
-        is_free = kernel is not None and not list(modules["covar_module"].named_priors())
         jacobian = given.log_jacobian(told)
-        most = None if kernel is None else EVALUATIONS_OF_FURTHER
-        watch.least = -math.inf
-        if kernel is not None and best is not None:
-            watch.least = best.density - (best.prior if is_free else 0.0) - jacobian
-        model = _fit(given, modules, given.rows_of(told), watch, most)
+        most = None if kernel is None else MOST_EVALUATIONS
+        least = -math.inf
+        if best is not None:
+            has_priors = bool(list(modules["covar_module"].named_priors()))
+            least = best.density - (0.0 if has_priors else best.prior) - jacobian
+        model = _fit(given, modules, given.rows_of(told), watch, least, most)
         prior = float(log_prior(model.covar_module).detach())
-        fitted = _Fitted(model, given, watch.best + jacobian, prior)
+        fitted = _Fitted(model, given, watch.course[-1] + jacobian, prior)
         if best is None or fitted.evidence > best.evidence + LEAST_EVIDENCE:
             best = fitted
     assert best is not None  # there are data
@@ -144,10 +145,11 @@ def _fit(
     modules: dict[str, Any],
     rows: Tensor,
     watch: _Watch,
+    least: float = -math.inf,
     max_evaluations: int | None = None,
 ) -> PathwiseGP:
     """Return a small model of ``modules``, fitted to some rows; by at most so many evaluations of
-    their likelihood.
+    their likelihood, which end once it will not exceed the ``least``.
     """
     if len(rows) > 2 * FIRST_FIT_POINTS:
         first = _fit(data, modules, rows[:FIRST_FIT_POINTS], watch)
@@ -156,10 +158,11 @@ def _fit(
             "likelihood": first.likelihood,
             "mean_module": first.mean_module,
         }
+        max_evaluations = MOST_EVALUATIONS
     # In float64 whatever the surrogate's dtype: the optimiser's line search fails on float32
     # gradients.
     model = model_of_rows(data, rows, modules)
-    watch.begin()
+    watch.begin(least)
     with suppress(_FitEndedError):  # the model has the best hyperparameters so far
         fit_exact(model, callback=watch, max_evaluations=max_evaluations)
     return model.eval()
@@ -182,28 +185,28 @@ class _Watch:
         callback: called with the number of evaluations so far.
         deadline: of ``time.perf_counter``.
         number: of evaluations so far.
-        best: the largest log likelihood of the fit under way.
-        least: what that is to exceed after ``EVALUATIONS_TO_LEAD`` evaluations.
+        course: the largest log likelihood after each evaluation of the fit under way.
+        least: what that is to exceed.
     """
 
     callback: Callable[[int], None] | None = None
     deadline: float | None = None
     number: int = 0
-    best: float = -math.inf
+    course: list[float] = field(default_factory=lambda: [-math.inf])
     least: float = -math.inf
-    _before: int = 0  # evaluations of former fits
 
-    def begin(self) -> None:
+    def begin(self, least: float) -> None:
         """Watch another fit."""
-        self.best = -math.inf
-        self._before = self.number
+        self.course = [-math.inf]
+        self.least = least
 
     def __call__(self, _: int, likelihood: float) -> None:
         self.number += 1
-        self.best = max(self.best, likelihood)
+        self.course.append(max(self.course[-1], likelihood))
         if self.callback is not None:
             self.callback(self.number)
-        if self.deadline is not None and time.perf_counter() > self.deadline:
-            raise _FitEndedError
-        if self.number - self._before == EVALUATIONS_TO_LEAD and self.best <= self.least:
+        gained = self.course[-1] - self.course[len(self.course) // 2]  # in the latter half
+        is_lost = self.course[-1] + 2.0 * gained <= self.least
+        is_late = self.deadline is not None and time.perf_counter() > self.deadline
+        if is_late or (is_lost and len(self.course) > FEWEST_EVALUATIONS):
             raise _FitEndedError

@@ -6,6 +6,7 @@ Notation: X (n, d), y (n,); ``index`` (s, m): s sets of m data, whose log likeli
 import math
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from botorch.models import SingleTaskGP
 from gpytorch.constraints import Positive
 from gpytorch.kernels import AdditiveKernel, InducingPointKernel, Kernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 from torch.nn import Module
@@ -25,7 +26,12 @@ from surrogates.rules.limits import LONGEST, lengthscale_limits, resolution
 LITTLE_NOISE = 0.1  # a share that leaves nothing for a second start to explain
 FINER = 0.1**0.5  # of a start's lengthscales, those of the next
 APART = 0.1  # of a part's lengthscales, those of the next one that is equal, at a start
+GAIN_ON_NOISE = 0.5  # nats that one hyperparameter gains there, on average: χ²_1 / 2
 FARTHEST = 30.0  # a coordinate may fall so far, which is a factor e³⁰
+NOT_FINITE = (
+    "The likelihood of a set of data is not finite; the model is as it was. Check the kernel and"
+    " its priors."
+)
 # A step of SciPy's L-BFGS-B factorises matrices of 20 rows. Threads of the BLAS that comes with
 # SciPy wait for one another far longer than that takes, so a search limits them to one.
 SCIPYS_BLAS = ThreadpoolController().select(prefix="libscipy_openblas")
@@ -47,8 +53,9 @@ class Search:
     def __init__(self, X: Tensor, y: Tensor, callback: StepCallback | None):
         self._X = X
         self._y = y
-        self._callback = callback
+        self._callback = callback or (lambda number, likelihood: None)
         self._evaluations = 0
+        self._found: list[_Optimum] = []
         self.best: BatchedGP
 
     def maximise(
@@ -63,6 +70,9 @@ class Search:
     ) -> BatchedGP:
         """Return the optimum that L-BFGS reaches from ``start`` on the sets ``index`` (s, m).
 
+        A search ends on the way to an optimum that a former one has found: about as likely, with no
+        valley in between. From there it would only find that one again.
+
         Args:
             in_proportion: whether the lengthscales of a part of the kernel keep the ratios that
                 they have in ``start``, so that they are one hyperparameter.
@@ -72,36 +82,34 @@ class Search:
             FloatingPointError: if the likelihood is not finite at the start.
         """
         gp = deepcopy(start)
-        coordinates = Coordinates(gp, self._X)
-        free = _Free(coordinates, in_proportion)
-        X = self._X[index]
-        y = self._y[index]
-        least = math.inf
-        self.best = deepcopy(start)
+        free = _Free(Coordinates(gp, self._X), in_proportion)
+        X, y = self._X[index], self._y[index]
+        best = _Optimum(index, free.first, math.inf)
 
         def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
-            nonlocal least
+            nonlocal best
             free.move_to(point)
-            coordinates.write()
             with torch.enable_grad():
                 prior = log_prior(gp)
                 nll = gp.negative_log_likelihood(X, y, index).sum()
                 loss = (nll - prior) / index.numel()
                 loss.backward()
             if not math.isfinite(loss.item()):
-                raise FloatingPointError(
-                    "The likelihood of a set of data is not finite; the model is as it was. Check"
-                    " the kernel and its priors."
-                )
-            coordinates.pull_gradient()
-            if loss.item() < least:
-                least = loss.item()
-                _copy_parameters(gp, self.best)
+                raise FloatingPointError(NOT_FINITE)
+            if loss.item() < best.loss:
+                best = _Optimum(index, point.copy(), loss.item())
             self._evaluations += 1
-            if self._callback is not None:
-                scale = len(self._X) / index.numel()
-                self._callback(self._evaluations, prior.item() - scale * nll.item())
+            of_all = nll.item() * len(self._X) / index.numel()
+            self._callback(self._evaluations, prior.item() - of_all)
             return loss.item(), free.gradient()
+
+        def end_where_others_did(intermediate_result: OptimizeResult) -> None:
+            point, loss = intermediate_result.x, intermediate_result.fun
+            for other in self._found:
+                if other.is_near(index, point, loss):
+                    free.move_to(0.5 * (point + other.point))
+                    if -self.log_posterior(gp, index) <= loss * index.numel():
+                        raise StopIteration
 
         try:
             with SCIPYS_BLAS.limit(limits=1):
@@ -111,12 +119,18 @@ class Search:
                     jac=True,
                     method="L-BFGS-B",
                     bounds=free.box(),
+                    callback=None if in_proportion else end_where_others_did,
                     options={"maxiter": maxiter, "maxfun": maxfun, "ftol": ftol},
                 )
         except FloatingPointError:  # a line search went too far
-            if least == math.inf:
+            if best.loss == math.inf:
                 raise
-        return self.best
+        finally:
+            free.move_to(best.point)
+            self.best = gp
+        if not in_proportion:
+            self._found.append(best)
+        return gp
 
     def likeliest(self, first: BatchedGP, others: Iterable[BatchedGP], index: Tensor) -> BatchedGP:
         """Return ``first``, or that of the ``others`` which is likeliest on the sets ``index``. The
@@ -286,10 +300,26 @@ def _distance_of_neighbours(X: Tensor) -> float:
     return distance.amin(1).quantile(0.25).item()
 
 
-@torch.no_grad()
-def _copy_parameters(source: BatchedGP, target: BatchedGP) -> None:
-    for parameter, value in zip(target.parameters(), source.parameters(), strict=True):
-        parameter.copy_(value)
+@dataclass(frozen=True)
+class _Optimum:
+    """Where a search has ended.
+
+    Attributes:
+        index: (s, m) its data.
+        point: (p,) its coordinates.
+        loss: −log likelihood a datum there, with the priors.
+    """
+
+    index: Tensor
+    point: np.ndarray
+    loss: float
+
+    def is_near(self, index: Tensor, point: np.ndarray, loss: float) -> bool:
+        """Whether a point on the same data is as likely, but for what its p coordinates gain on
+        noise.
+        """
+        nats = index.numel() * (loss - self.loss)
+        return torch.equal(index, self.index) and nats < GAIN_ON_NOISE * len(point)
 
 
 class _Free:
@@ -310,16 +340,18 @@ class _Free:
         self.first = self._gather([value - origin for value, origin in self._pairs()], torch.amax)
 
     def move_to(self, point: np.ndarray) -> None:
-        """Give the coordinates the values that the numbers ``point`` (p,) stand for."""
+        """Give the module the hyperparameters that the numbers ``point`` (p,) stand for."""
         place = 0
         for (value, origin), together in zip(self._pairs(), self._together, strict=True):
             size = 1 if together else value.numel()
             part = torch.from_numpy(point[place : place + size]).to(value)
             value.copy_(origin + (part if together else part.reshape(value.shape)))
             place += size
+        self._coordinates.write()
 
     def gradient(self) -> np.ndarray:
-        """Return the slopes (p,) from those of the coordinates."""
+        """Return the slopes (p,) from those of the module's parameters, which are cleared."""
+        self._coordinates.pull_gradient()
         slopes = [
             torch.zeros_like(value) if value.grad is None else value.grad
             for value in self._coordinates.values

@@ -26,14 +26,13 @@ from torch import Tensor
 from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.evidence import gain_over_noise, gained_by_chance, num_learned
 from surrogates.fitting.expectation import Expectation
-from surrogates.fitting.search import Search, is_function_of_its_parts, smooth_start
+from surrogates.fitting.search import GAIN_ON_NOISE, Search, is_function_of_its_parts, smooth_start
 from surrogates.rules.hyperparameters import StepCallback, training_data
 from surrogates.rules.limits import lengthscale_limits
 
 NOISE_OF_ERRORS = 0.8  # of the squared errors of data left out: there is little else to explain
 IN_PROPORTION = "lengthscales in proportion explain as much as their number can tell"
 EXPECTED = "lengthscales and noise that are expected explain as much"
-NEEDED_OF_FEWEST = 0.5  # what one hyperparameter gains on noise, on average: χ²_1 / 2
 NEEDED_NATS = 1.0  # by which lengthscales that are free, which can follow noise, exceed the rest
 
 
@@ -86,7 +85,7 @@ def simplify(model: SingleTaskGP, *, callback: StepCallback | None = None) -> Si
     shared_start = expectation.given_to(start, in_proportion=True)
     shared = search.maximise(shared_start, index, in_proportion=True)
     of_shared = score(shared, in_proportion=True)
-    explanations = [(shared, of_shared, NEEDED_OF_FEWEST, IN_PROPORTION)]
+    explanations = [(shared, of_shared, GAIN_ON_NOISE, IN_PROPORTION)]
     if _has_proportions(present, X):
         free = search.maximise(expectation.given_to(start), index)
         explanations.append((free, score(free), NEEDED_NATS, EXPECTED))

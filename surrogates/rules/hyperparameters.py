@@ -132,20 +132,19 @@ class Coordinates:
         self.limits = [limits.get(id(parameter)) for parameter, _ in found]
         self.floors = [_floor(bounds) for _, bounds in found]
         self._keep_inside()
+        self._written = self._trace()
 
     def pull_gradient(self) -> None:
-        """Turn the gradients that lie in the module's parameters into those of ``values``;
-        the former are cleared.
+        """Turn the gradients that lie in the module's parameters into those of ``values`` as they
+        were written; the former are cleared.
         """
-        leaves = [value.detach().requires_grad_() for value in self.values]
         slopes = []
         for parameter in self._parameters:
             slope = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             slopes.append(slope)
             parameter.grad = None
-        with torch.enable_grad():
-            raw = [to_raw(leaf) for to_raw, leaf in zip(self._to_raw, leaves, strict=True)]
-        gradients = torch.autograd.grad(raw, leaves, slopes)
+        leaves, raw = self._written
+        gradients = torch.autograd.grad(raw, leaves, slopes, retain_graph=True)
         for value, gradient in zip(self.values, gradients, strict=True):
             value.grad = gradient
 
@@ -155,10 +154,15 @@ class Coordinates:
         their values, are put back into their range first.
         """
         self._keep_inside()
-        for parameter, to_raw, value in zip(
-            self._parameters, self._to_raw, self.values, strict=True
-        ):
-            parameter.copy_(to_raw(value))
+        self._written = self._trace()
+        for parameter, raw in zip(self._parameters, self._written[1], strict=True):
+            parameter.copy_(raw)
+
+    @torch.enable_grad()
+    def _trace(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return leaves that equal ``values``, and the raw parameters as functions of them."""
+        leaves = [value.detach().clone().requires_grad_() for value in self.values]
+        return leaves, [to_raw(leaf) for to_raw, leaf in zip(self._to_raw, leaves, strict=True)]
 
     def _keep_inside(self) -> None:
         for value, limits in zip(self.values, self.limits, strict=True):

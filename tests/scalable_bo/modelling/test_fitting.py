@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from scalable_bo.modelling.factory import APART, SMOOTH, SurrogateFactory
-from scalable_bo.modelling.fitting import EVALUATIONS_TO_LEAD, fit_warped
+from scalable_bo.modelling.fitting import MOST_EVALUATIONS, fit_warped
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.surrogate import KeptSurrogate
 from surrogates import PathwiseGP
@@ -148,4 +148,4 @@ def test_a_kernel_that_falls_behind_is_not_fitted_to_the_end() -> None:
         generator = torch.Generator().manual_seed(1)
         fit_warped(made, data, generator, few=True, callback=evaluations.append)
         numbers.append(len(evaluations))
-    assert numbers[0] - numbers[1] == len(factory.further) * EVALUATIONS_TO_LEAD
+    assert 0 < numbers[0] - numbers[1] < 0.5 * len(factory.further) * MOST_EVALUATIONS

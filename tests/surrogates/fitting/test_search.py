@@ -84,6 +84,44 @@ def test_the_better_of_two_models_is_the_likelier() -> None:
     assert search.likeliest(best, [search.best], INDEX) is best
 
 
+def with_noise(model: PathwiseGP, noise: float) -> BatchedGP:
+    gp = BatchedGP(model)
+    gp.likelihood.noise = noise
+    return gp
+
+
+def test_a_search_ends_on_the_way_to_an_optimum_that_is_known() -> None:
+    X = problems.uniform(N, 2)
+    model = PathwiseGP(X, torch.sin(6.0 * X[:, :1]) + 0.1 * problems.normal(N, 1, seed=1))
+    numbers: list[int] = []
+    search = Search(*training_data(model), lambda number, _: numbers.append(number))
+    first = search.maximise(with_noise(model, 0.5), INDEX)
+    known = len(numbers)
+    second = search.maximise(with_noise(model, 0.001), INDEX)
+    again = len(numbers) - known
+    alone: list[int] = []
+    search = Search(*training_data(model), lambda number, _: alone.append(number))
+    optimum = search.maximise(with_noise(model, 0.001), INDEX)
+    assert again < 0.8 * len(alone)
+    # What it returns is as likely, but for half a nat a hyperparameter
+    likely, less, reached = (search.log_posterior(gp, INDEX) for gp in (first, second, optimum))
+    assert likely == pytest.approx(reached, abs=0.01)
+    assert likely - 2.0 < less <= likely + 0.01
+
+
+@pytest.mark.parametrize("other", [0, 30])
+def test_a_search_goes_on_beyond_a_valley_and_on_other_data(other: int) -> None:
+    model = noisy_model()  # its optimum without noise is not that with it
+    index = INDEX[:, other:]
+    search, alone = (Search(*training_data(model), None) for _ in range(2))
+    search.maximise(with_noise(model, 1e-3), INDEX)
+    found = search.maximise(with_noise(model, 1.0), index)
+    torch.testing.assert_close(
+        dict(found.named_parameters()),
+        dict(alone.maximise(with_noise(model, 1.0), index).named_parameters()),
+    )
+
+
 def test_lengthscales_in_proportion_are_one_hyperparameter() -> None:
     model = noisy_model()
     model.likelihood.noise = 0.3
