@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -193,6 +193,25 @@ def run(path: Path | None = None, **options: Any) -> Study:
     return study
 
 
+@pytest.fixture(scope="module", params=[True, False], ids=["maximize", "minimize"])
+def study(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Study]:
+    """A study as :func:`run` leaves it, which no test changes."""
+    with run(tmp_path_factory.mktemp("run") / "study", maximize=request.param) as study:
+        yield study
+
+
+@pytest.fixture
+def copied(study: Study, tmp_path: Path) -> Path:
+    """The folder of a copy of the study."""
+    study.copy_to(tmp_path / "study")
+    return tmp_path / "study"
+
+
+maximized = pytest.mark.parametrize("study", [True], indirect=True)
+
+
 def section(content: str, heading: str) -> str:
     found: str = content.split(f"<h2>{heading}</h2>")[1].split("</section>")[0]
     return found
@@ -253,14 +272,12 @@ def test_the_page_loads_nothing_and_forbids_scripts() -> None:
     assert not re.search(r"url\(|@import|https?:|<link|<script", content)
 
 
-@pytest.mark.parametrize("maximize", [True, False])
-def test_the_best_rows_are_those_of_the_data(tmp_path: Path, maximize: bool) -> None:
-    study = run(maximize=maximize)
+def test_the_best_rows_are_those_of_the_data(tmp_path: Path, study: Study) -> None:
     study.report(tmp_path / "page.html")
     content = (tmp_path / "page.html").read_text()
     frame = study.to_dataframe()
     best = frame[frame["status"] == "observed"].sort_values(
-        "value", ascending=not maximize, kind="stable"
+        "value", ascending=not study.maximize, kind="stable"
     )[: page.NUM_ROWS]
     found = cells(section(content, "Best point"))
     assert found[0] == ["row", "ask", "value", "x", "n", "kind", "fixed"]
@@ -292,23 +309,14 @@ def test_the_best_rows_are_those_of_the_data(tmp_path: Path, maximize: bool) -> 
     ]
 
 
-@pytest.mark.parametrize("maximize", [True, False])
-@pytest.mark.parametrize("kept", [True, False])
 def test_the_curves_are_the_study_s_predictions_also_from_its_folder(
-    tmp_path: Path, kept: bool, maximize: bool
+    study: Study, copied: Path
 ) -> None:
-    study = run(tmp_path / "study" if kept else None, maximize=maximize)
     X = SPACE.unnormalize(problems.uniform(30, SPACE.encoded_dim, seed=2))
     mean, std = study.predict(X)  # given the last value, too, which no ask knew
-    snapshots = [study.snapshot()]
-    if kept:
-        snapshots.append(read_snapshot(tmp_path / "study"))  # while the study is open
-        study.close()
-        snapshots.append(
-            Study(
-                SPACE, maximize=maximize, seed=1, path=tmp_path / "study", sampler=QUICK
-            ).snapshot()
-        )
+    snapshots = [study.snapshot(), read_snapshot(copied)]
+    with Study.open(copied, sampler=QUICK) as again:
+        snapshots += [again.snapshot(), read_snapshot(copied)]  # also while the study is open
     for snapshot in snapshots:
         middle, low, high = snapshot.beliefs[0].curve(X)
         torch.testing.assert_close(middle, mean, rtol=1e-6, atol=1e-6)
@@ -317,7 +325,6 @@ def test_the_curves_are_the_study_s_predictions_also_from_its_folder(
     drawn = section(page.render(snapshots[0]), "Prediction")
     assert 'class="band"' in drawn
     assert 'class="whisker"' in drawn
-    assert len(snapshots) == (3 if kept else 1)
 
 
 def test_all_parameters_have_an_axis_with_their_name_however_many_or_long() -> None:
@@ -383,7 +390,8 @@ def test_a_folder_does_not_tell_the_mean_of_a_kernel_of_its_own_but_the_study_do
     assert "CG(tolerance=1e-06" in page.render(snapshot)
 
 
-def test_residuals_and_seconds_are_those_of_the_asks(tmp_path: Path) -> None:
+@maximized
+def test_residuals_and_seconds_are_those_of_the_asks(study: Study, copied: Path) -> None:
     costs = {
         1: AskReport(),
         2: AskReport(4.0, 2.0, 1.0, 1e-2, "CG()"),
@@ -417,11 +425,10 @@ def test_residuals_and_seconds_are_those_of_the_asks(tmp_path: Path) -> None:
         "ask 2: 1.0e-02",
         "ask 3: 3.0e-05",
     ]
-    study = run(tmp_path)
     before = study.snapshot().costs
     assert list(before) == [1, 2, 3, 4, 5]
     assert before[5] == study.last_ask
-    assert read_snapshot(tmp_path).costs == before
+    assert read_snapshot(copied).costs == before
     assert "relative residual" in part(content, "Error of each ask")
     told = costs | {4: AskReport(0.0, 8.0, 1.0, 2e-3, "CG()", True, "", 0.08)}
     content = page.render(snapshot_of([1.0, 2.0], costs=told))
@@ -599,8 +606,12 @@ def test_a_folder_that_describes_something_else_is_refused(
         read_snapshot(tmp_path)
 
 
+@maximized
 def test_the_command_writes_the_page_of_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    copied: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def call(*arguments: str) -> int:
         monkeypatch.setattr(sys, "argv", ["scalable-bo", "report", *arguments])
@@ -608,21 +619,17 @@ def test_the_command_writes_the_page_of_a_folder(
             cli.main()
         return int(ended.value.code or 0)
 
-    study = run(tmp_path / "study")
-    assert call(str(tmp_path / "study")) == 0
-    assert (tmp_path / "study" / "report.html").read_text() == page.render(
-        read_snapshot(tmp_path / "study")
-    )
-    assert call(str(tmp_path / "study"), "--out", str(tmp_path / "page.html")) == 0
+    assert call(str(copied)) == 0
+    assert (copied / "report.html").read_text() == page.render(read_snapshot(copied))
+    assert call(str(copied), "--out", str(tmp_path / "page.html")) == 0
     assert (tmp_path / "page.html").exists()
     assert capsys.readouterr().out.splitlines()[-1] == f"Wrote {tmp_path / 'page.html'}"
-    study.close()
     assert call(str(tmp_path / "elsewhere")) == 2
     assert "`folder` must hold a study" in capsys.readouterr().err
-    assert call(str(tmp_path / "study"), "--out", str(tmp_path / "none" / "page.html")) == 2
+    assert call(str(copied), "--out", str(tmp_path / "none" / "page.html")) == 2
     assert "`out` must be a file that can be written" in capsys.readouterr().err
-    (tmp_path / "study" / "study.sqlite").write_bytes(b"no database")
-    assert call(str(tmp_path / "study")) == 1
+    (copied / "study.sqlite").write_bytes(b"no database")
+    assert call(str(copied)) == 1
     assert "is damaged" in capsys.readouterr().err
 
 
@@ -742,8 +749,8 @@ def test_choices_have_the_room_there_is_and_are_whole_under_a_pointer() -> None:
     assert ">nickel</text>" in draw(up)
 
 
-def test_the_page_says_what_to_do_next_and_leads_with_it(tmp_path: Path) -> None:
-    study = run(tmp_path / "study")
+@maximized
+def test_the_page_says_what_to_do_next_and_leads_with_it(study: Study, copied: Path) -> None:
     content = page.render(study.snapshot())
     headings = re.findall("<h2>(.*?)</h2>", content)
     assert headings[:2] == ["What to evaluate next", "Best point"]
@@ -755,8 +762,9 @@ def test_the_page_says_what_to_do_next_and_leads_with_it(tmp_path: Path) -> None
     low, high = (float(mean + side * std) for side in (-2, 2))
     shown = dict(zip(table[0], table[1], strict=True))["value, predicted"]
     assert shown == f"{float(mean):.4g} ({low:.4g} to {high:.4g})"
-    study.tell([id], [1.0])
-    assert "No point is pending." in page.render(study.snapshot())
+    with Study.open(copied, sampler=QUICK) as again:
+        again.tell([id], [1.0])
+        assert "No point is pending." in page.render(again.snapshot())
 
 
 def test_where_failures_are_learned_the_chance_of_success_stands_beside_predictions(

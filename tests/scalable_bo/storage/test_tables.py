@@ -101,7 +101,7 @@ GOAL: dict[str, Any] = {
 values = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@pytest.mark.parametrize("num_spaces", [60, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_spaces", [25, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".xlsx"])
 def test_any_rows_come_back_from_a_file(tmp_path: Path, suffix: str, num_spaces: int) -> None:
     @settings(max_examples=num_spaces, deadline=None)
@@ -119,7 +119,7 @@ def test_any_rows_come_back_from_a_file(tmp_path: Path, suffix: str, num_spaces:
     come_back()
 
 
-@pytest.mark.parametrize("num_spaces", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_spaces", [10, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".xlsx"])
 def test_rows_of_several_outcomes_come_back_from_a_file(
     tmp_path: Path, suffix: str, num_spaces: int

@@ -77,16 +77,16 @@ def test_a_pool_is_taken_where_evaluations_succeed_as_long_as_there_is_such_a_ca
     is_stream: bool,
 ) -> None:
     study = Study(SPACE, maximize=True, seed=0)
-    pool = points(150)
+    pool = points(75)
     failed = []
     for _ in range(5):
-        batch = study.ask(30, pool=iter(pool.split(40)) if is_stream else pool)
+        batch = study.ask(15, pool=iter(pool.split(20)) if is_stream else pool)
         study.tell(batch, [fails_beyond(0.5)(params) for params in batch.params])
         failed.append(sum(params["x"] > 0.5 for params in batch.params))
     first, *learned, last = failed
-    assert first > 10
-    assert max(learned[:-1]) < 10
-    assert last + learned[-1] > 40  # only such ones are left
+    assert first > 5
+    assert max(learned[:-1]) < 5
+    assert last + learned[-1] > 20  # only such ones are left
     assert study.last_ask.choice == f"thompson: among a pool; {LEARNED}"
 
 
