@@ -63,8 +63,9 @@ REPEATED = "; the first beside the best value, to tell noise from ripples"
 
 @dataclass(frozen=True)
 class LogEIStrategy(ForFewValues):
-    """The largest expected improvement over the best mean at a data point: of the first point, then
-    jointly with those chosen already and with pending ones.
+    """The largest expected improvement over the best data point, by the mean or, where values have
+    noise, by joint draws of the function at the data: of the first point, then jointly with those
+    chosen already and with pending ones.
 
     In a box its logarithm is maximised by L-BFGS-B from several starts; between constraints, on
     grids, among choices and where evaluations may fail by the search that paths are maximised by.
@@ -85,9 +86,9 @@ class LogEIStrategy(ForFewValues):
 
     References:
         Ament et al. (2023), "Unexpected Improvements to Expected Improvement for Bayesian
-        Optimization", of which BoTorch's functions are the authors' code. Differs: (1) the value
-        to be improved is the best posterior mean, which noise does not lift; (2) only the values at
-        pending points are drawn, where an output is improved itself.
+        Optimization", of which BoTorch's functions are the authors' code. Differs: only values at
+        pending points and noisy data are drawn, where an output is improved itself.
+        Letham et al. (2019), "Constrained Bayesian Optimization with Noisy Experiments".
     """
 
     name: ClassVar[str] = "log-ei"
@@ -304,14 +305,12 @@ def beside_the_best(request: Request) -> Tensor:
     model, *others = model_list(request.model)
     if others or goal.get("objective") or goal.get("outcome_constraints"):
         return none
-    if request.choices is not None or not _is_gaussian(model):
-        return none
-    if not isinstance(model.likelihood, GaussianLikelihood):
+    is_learned = isinstance(model.likelihood, GaussianLikelihood)
+    if request.choices is not None or not _is_gaussian(model) or not is_learned:
         return none
     sign = 1.0 if goal.get("maximize", True) else -1.0
     (data,) = data_sets(model)
-    negligible = NEGLIGIBLE_NOISE * data.y.var()
-    if len(data.y) < FEWEST_REPEATED or bool(data.noise.max() <= negligible):
+    if len(data.y) < FEWEST_REPEATED or not _is_noisy(data):
         return none
     lower, upper = request.bounds.double()
     width = upper - lower
@@ -335,6 +334,10 @@ def with_repeat(reason: str, request: Request) -> str:
     return reason + (REPEATED if len(beside_the_best(request)) else "")
 
 
+def _is_noisy(data: DataSet) -> bool:
+    return bool(data.noise.max() > NEGLIGIBLE_NOISE * data.y.var())
+
+
 def _is_gaussian(model: PathwiseGP | ModelListGP) -> bool:
     """Whether a model has one output, the posterior of which is Gaussian."""
     transform = getattr(model, "outcome_transform", None)
@@ -349,15 +352,15 @@ def _of_one_output(
     given its values, beside pending points, as a function from points (k, d) to (k,).
     """
     data = posterior.data
+    X = torch.cat([data.X, model.transform_inputs(pending)]) if len(pending) else data.X
+    kept = 0 if _is_noisy(data) else len(data.X)  # of the values; the others are drawn
     best = (sign * posterior.moments(data.X)[0]).amax(0)
-    if len(pending):
-        points = model.transform_inputs(pending)
-        drawn = posterior.draw(points, seed)
-        X = torch.cat([data.X, points])
-        Y = torch.cat([data.y.unsqueeze(1).expand(-1, NUM_DRAWS), drawn])
-        noise = torch.cat([data.noise.expand_as(data.y), torch.zeros_like(drawn[:, 0])])
+    if kept < len(X):
+        drawn = posterior.draw(X[kept:], seed)
+        Y = torch.cat([data.y[:kept].unsqueeze(1).expand(-1, NUM_DRAWS), drawn])
+        noise = torch.cat([data.noise.expand_as(data.y)[:kept], torch.zeros_like(drawn[:, 0])])
         posterior = _Posterior.of(data, X, Y, noise)
-        best = torch.maximum(best, (sign * drawn).amax(0))
+        best = (sign * drawn).amax(0).maximum(best if kept else best.new_tensor(-math.inf))
 
     def logarithm(X: Tensor) -> Tensor:
         means, variances = posterior.moments(model.transform_inputs(X))

@@ -10,8 +10,6 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from scalable_bo.evaluation.external import MAX_LINE
-
 
 def read_results(source: str) -> Iterator[dict[str, Any]]:
     """Yield the lines of a file, or of standard input, each with ``id``, ``value``, ``noise`` and
@@ -20,6 +18,8 @@ def read_results(source: str) -> Iterator[dict[str, Any]]:
     Raises:
         ValueError: for what is no such line.
     """
+    from scalable_bo.evaluation.external import MAX_LINE
+
     if source != "-" and not Path(source).is_file():
         raise ValueError(
             f"`results` must be a file of JSON lines, or - for standard input, and {source} is not"

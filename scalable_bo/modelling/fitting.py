@@ -35,8 +35,7 @@ FIRST_FIT_POINTS = 250
 FITTED_ALWAYS_UP_TO = 300
 # In nats: what a warp has to win by, having taken its scale from the values themselves
 LEAST_EVIDENCE = 3.0
-# Of the likelihood by a further kernel, or from where a fit to fewer values ended
-MOST_EVALUATIONS = 40
+MOST_EVALUATIONS = 40  # by a further kernel, or from where a fit to fewer values ended
 FEWEST_EVALUATIONS = 8  # by which a fit shows how much it may gain yet
 
 
@@ -108,7 +107,7 @@ def fit_warped(
         most = None if kernel is None else MOST_EVALUATIONS
         least = -math.inf
         if best is not None:
-            has_priors = bool(list(modules["covar_module"].named_priors()))
+            has_priors = any(modules["covar_module"].named_priors())
             least = best.density - (0.0 if has_priors else best.prior) - jacobian
         model = _fit(given, modules, given.rows_of(told), watch, least, most)
         prior = float(log_prior(model.covar_module).detach())

@@ -21,7 +21,7 @@ from acquisition import (
     Request,
     Strategy,
 )
-from acquisition.log_ei import LogImprovement, _Posterior
+from acquisition.log_ei import LogImprovement, _Improvement, _Posterior
 from surrogates import PathwiseGP, gaussian_likelihood
 from surrogates.rules.data_set import DataSet
 from tests import problems
@@ -82,12 +82,38 @@ def test_a_maximum_at_a_known_point_is_left_by_the_least_step_in_the_real_inputs
     best = torch.tensor([[0.5, 1.0]], dtype=torch.float64)
     X = torch.cat([X, best])
     Y = X[:, 1:] - 4.0 * (X[:, :1] - 0.5).square()
-    model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(0.1))
+    model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(0.01))
     constraints = {"rounding": rounding}
     request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), constraints=constraints)
     ((along_grid, step),) = (best - LogEIStrategy().generate(request)).abs().tolist()
     assert along_grid == 0.0
     assert 1e-6 < step < 1e-5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("num_pending", [0, 2])
+def test_with_noise_the_best_of_the_function_at_the_data_is_improved(num_pending: int) -> None:
+    X = problems.uniform(15, 2)
+    Y = torch.sin(5.0 * X[:, :1]) + X[:, 1:] + 0.4 * problems.normal(15, 1, seed=2)
+    model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(0.2))
+    pending = problems.uniform(num_pending, 2, seed=5) if num_pending else None
+    request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), X_pending=pending)
+    points = problems.uniform(40, 2, seed=3)
+    none = UNIT[:0] if pending is None else pending
+    improvement = _Improvement.of((model,), request)
+    found = torch.stack([improvement.beside(none, seed).mean(points) for seed in range(16)]).exp()
+    # By draws of all of them together
+    together = torch.cat([points, X, none])
+    joint = model.posterior(together)
+    samples = joint.rsample(torch.Size([40_000])).squeeze(-1)
+    best = samples[:, len(points) :].amax(1, keepdim=True)
+    expected = (samples[:, : len(points)] - best).clamp_min(0.0).mean(0) / Y.std()
+    torch.testing.assert_close(found.mean(0), expected, rtol=0.1, atol=0.02 * expected.max().item())
+    # Beside the best point nothing is gained, where over its mean there is
+    beside = X[model.posterior(X).mean.argmax()][None] + 1e-4
+    over_mean = LogExpectedImprovement(model, model.posterior(X).mean.max())
+    assert improvement.beside(none, 0).mean(beside).exp() < 0.05 * expected.max()
+    assert over_mean(beside[None]).exp() > 0.2 * over_mean(points[:, None]).exp().max()
 
 
 @torch.no_grad()
