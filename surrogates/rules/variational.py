@@ -212,7 +212,7 @@ def _in_float64(kernel: Kernel, X: Tensor) -> Kernel:
 def _covariance(prior: LinearOperator, a: Tensor, known: Tensor) -> LinearOperator:
     """Return k(X, X) − a aᵀ + b bᵀ for the features a (..., k, m) of X, and b = ``known``."""
     dtype = prior.dtype
-    # Of many points, the variances alone are usually asked for
+    # Usually only the variances are asked for at many points
     if a.shape[-2] > memory.part_size(a.shape[-2]):
         a = a.to(dtype)
         return prior + MatmulLinearOperator(-a, a.mT) + RootLinearOperator(known.to(dtype))
