@@ -167,39 +167,6 @@ def searches() -> Rows:
     return rows
 
 
-def posterior_errors() -> Rows:
-    rows = [
-        [
-            "n",
-            "solves",
-            "with a warning",
-            "without one: largest error, ratio of variances",
-            "epochs",
-        ]
-    ]
-    runs: dict[int, list[dict[str, Any]]] = {}
-    for cell, content in load("posterior_error")["cells"].items():
-        runs.setdefault(int(cell.split("-")[0][1:]), []).extend(content["solvers"].values())
-    for n, own in sorted(runs.items()):
-        right = [run for run in own if not run["warned"]]
-        places = ("anywhere", "beside")
-        error = max(
-            run[f"{part}_{place}"]
-            for run in right
-            for place in places
-            for part in ("mean", "paths")
-        )
-        ratios = [run[f"variance_{place}"] for run in right for place in places]
-        rows.append(
-            [
-                *(str(n), str(len(own)), str(len(own) - len(right))),
-                f"{error:.2f}, {min(ratios):.3f} … {max(ratios):.3f}",
-                f"{fmean(run['epochs'] for run in own):.0f}",
-            ]
-        )
-    return rows
-
-
 def ten_epochs() -> Rows:
     runs = {(run["lengthscale"], run["solver"]): run for run in load("thompson_system")["runs"]}
     rows = [["solver", *(f"ℓ = {length:g}: median residual, s" for length in (0.5, 2))]]
@@ -373,11 +340,6 @@ TABLES: dict[str, tuple[Callable[[], Rows | list[str]], str, tuple[str, ...]]] =
         searches,
         "python benchmarks/acquired_value.py",
         ("acquired_value.json", "acquired_value_50000.json"),
-    ),
-    "errors": (
-        posterior_errors,
-        "python benchmarks/posterior_error.py --size 1200 | 5000 | 12000",
-        ("posterior_error.json",),
     ),
     "epochs": (ten_epochs, "python benchmarks/thompson_system.py", ("thompson_system.json",)),
     "sweep": (sweep, "python benchmarks/solver_sweep.py", ("solver_sweep.json",)),
