@@ -67,44 +67,32 @@ class EpochMonitor(State):
             initial.clone(),
         )
 
-    def shuffled(
+    def deal(
         self, batch_size: int, generator: torch.Generator, arrange: Arrange | None = None
-    ) -> Self:
-        """Return the monitor with a new order, in parts of at most ``batch_size`` rows, where the
-        last has come to its end.
+    ) -> tuple[Tensor, Self]:
+        """Return the rows of the next step: at most ``batch_size``,
+        parts of one epoch differ by one row at most.
 
         Args:
             arrange: makes another order of a random one.
         """
-        if not self.order.is_at_end:
-            return self
-        order = self.order.shuffled(batch_size, generator, self.checkpoint.device)
-        if arrange is not None:
-            order = arrange(order, generator)
-        return replace(self, order=order, epochs=self.epochs + 1)
-
-    def deal(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Self]:
-        """Return the rows of the next step: at most ``batch_size``,
-        parts of one epoch differ by one row at most.
-        """
-        monitor = self.shuffled(batch_size, generator)
-        batch, order = monitor.order.next()
-        return batch, replace(monitor, order=order, steps=self.steps + 1)
+        order, epochs = self.order, self.epochs
+        if order.is_at_end:
+            order = order.shuffled(batch_size, generator, self.checkpoint.device)
+            order = order if arrange is None else arrange(order, generator)
+            epochs += 1
+        batch, rest = order.next()
+        return batch, replace(self, order=rest, steps=self.steps + 1, epochs=epochs)
 
     def observe(self, gap: Tensor) -> Self:
         """Take note of the residuals ``gap`` (b, s) of the rows just dealt, before the step."""
-        return self.observe_squares(gap.square().sum(0), len(gap))
-
-    def observe_squares(self, square: Tensor, num_rows: int) -> Self:
-        """Take note of the sums of squares (s,) of the residuals of the ``num_rows`` rows just
-        dealt, before the step.
-        """
+        square = gap.square().sum(0)
         best = self.best
         if self.steps == 1:
             # At a restart the batch shows the checkpoint itself, which may be worse than the points
             # before it that made it the best. Without this, the smaller the step the surer the
             # column would restart again.
-            norm = (self.order.num_rows / num_rows * square).sqrt()
+            norm = (self.order.num_rows / len(gap) * square).sqrt()
             best = torch.where(self.residual.isinf(), torch.maximum(best, norm), best)
         return replace(self, squares=self.squares + square, best=best)
 

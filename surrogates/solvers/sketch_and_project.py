@@ -14,11 +14,9 @@ from surrogates.solvers.acceleration import FASTEST, Momentum, accelerate
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
 from surrogates.solvers.cells import Cells
 from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor, describe_reduction
-from surrogates.solvers.order import Order
 from surrogates.solvers.run import Start
 from surrogates.solvers.solver import IterativeSolver
 from surrogates.solvers.state import State
-from surrogates.solvers.turns import Turns
 from surrogates.systems.preconditioners import (
     Exact,
     Identity,
@@ -27,7 +25,6 @@ from surrogates.systems.preconditioners import (
     largest_eigenvalue,
 )
 from surrogates.systems.system import (
-    Apply,
     BlockSystem,
     LinearSystem,
     require_blocks,
@@ -64,7 +61,6 @@ class SketchAndProjectState(State):
     shown: Tensor  # (s,) residual norm as the last block shows it, infinite before
     residual: Tensor  # (s,) the residual norm shown, or of cells the larger of the last two
     monitor: EpochMonitor
-    turns: Turns | None = None  # of processes that share the rows
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,8 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             factorisation costs less than half of its product, of cells √(0.75 n (s + 50)); 256 to
             n/3, at most 8192. On a CUDA device √a times as many, if factorising is a times as cheap
             beside a product as on a CPU, as measured there, but of sketched blocks, and where
-            processes share the rows, which would measure on their own.
+            processes share the rows, which would measure on their own; p processes, which share
+            products but factorise every block, take √p times fewer.
         blocks: ``"partition"``, the parts of a random partition, anew every epoch; ``"cells"``, of
             one into cells of neighbours with some rows from everywhere, where the kernel is rough,
             see :mod:`surrogates.solvers.cells`; ``"leverage"`` or ``"dpp"``, samples by ridge
@@ -185,7 +182,8 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         vectors, and its matrix, a process's share of the rows where that fits the budget of kept
         ones.
         """
-        b = min(n, self.block_size or default_block_size(n, num_columns, CPU, self.blocks))
+        default = default_block_size(n, num_columns, CPU, self.blocks, num_processes)
+        b = min(n, self.block_size or default)
         if self.preconditioner.is_exact:
             block = 3 * b * b  # with a copy to factorise, and the factor
         else:
@@ -233,31 +231,20 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
     ) -> SketchAndProjectState:
         cells = state.cells
         arrange = None if cells is None else cells.arranged
-        monitor = state.monitor.shuffled(state.block_size, generator, arrange)
-        block = monitor.order.position
-        turns = self._turns(system, monitor.order, state.turns, generator)
-        index, monitor = monitor.deal(state.block_size, generator)
+        index, monitor = state.monitor.deal(state.block_size, generator, arrange)
         if state.sampler is not None:
             index = state.sampler.draw(len(index), generator)
         Z = state.W if state.momentum is None else state.momentum.Z
         # A cell says nothing of the rows elsewhere
         told = len(index) if cells is None else cells.num_from_everywhere(len(index))
-
-        def squares_of(gap: Tensor) -> Tensor:
-            squares = gap.square()
-            return torch.stack([squares.sum(0), squares[:told].sum(0)])
-
-        if turns is None:
-            D, squares = self._block_step(
-                system, index, Z, rhs, state.sampler, generator, squares_of
-            )
-        else:
-            D, squares = turns.step(block, Z, rhs, squares_of)
-        D.mul_(state.step)
-        monitor = monitor.observe_squares(squares[0], len(index))
+        gap = system.rows_matmul(index, Z, minus=rhs)
+        D = self._project(system.restrict(index), gap, generator).mul_(state.step)
+        if state.sampler is not None:  # as its rows speak for all
+            gap = gap * state.sampler.weights[index].to(gap.dtype).unsqueeze(1)
+        monitor = monitor.observe(gap)
         # The rows dealt are those not visited for longest: what they show is, if anything, more
         # than the average row's residual.
-        shown = (system.n / told * squares[1]).sqrt()
+        shown = (system.n / told * gap[:told].square().sum(0)).sqrt()
         # Cells show few rows of the others, so that one block may be lucky
         residual = shown if cells is None else torch.maximum(shown, state.shown)
         if state.momentum is None:
@@ -278,38 +265,15 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             shown=shown,
             residual=residual,
             monitor=monitor,
-            turns=turns,
         )
         return self._end_epoch(system, state) if monitor.is_due else state
 
-    def _turns(
-        self, system: BlockSystem, order: Order, before: Turns | None, generator: torch.Generator
-    ) -> Turns | None:
-        """Return whose turn it is to step on exact blocks; ``None`` where a process takes all
-        steps, alone or as the others do.
-        """
-        if not self.preconditioner.is_exact or system.rows.size == 1:
-            return None
-        return Turns.of(system, order, before, lambda block: self.preconditioner(block, generator))
-
-    def _block_step(
-        self,
-        system: BlockSystem,
-        index: Tensor,
-        Z: Tensor,
-        rhs: Tensor,
-        sampler: RowSampler | None,
-        generator: torch.Generator,
-        squares: Callable[[Tensor], Tensor],
-    ) -> tuple[Tensor, Tensor]:
-        """Return D (b, s) for the block ``index``, and the two ``squares`` (2, s) of its residual
-        as the rows of a sampler speak for all.
-        """
-        gap = system.rows_matmul(index, Z, minus=rhs)
-        shown = gap if sampler is None else gap * sampler.weights[index].to(gap.dtype).unsqueeze(1)
-        block = system.restrict(index)
+    def _project(self, block: BlockSystem, gap: Tensor, generator: torch.Generator) -> Tensor:
+        """Return η P⁻¹ G of a block, for its residual G = ``gap`` (b, s)."""
         apply = self.preconditioner(block, generator)
-        return apply(gap).mul_(self._step_size(block, apply, generator)), squares(shown)
+        if self.preconditioner.is_exact:
+            return apply(gap)
+        return apply(gap).mul_(1.0 / largest_eigenvalue(block, apply, generator))
 
     def _end_epoch(
         self, system: BlockSystem, state: SketchAndProjectState
@@ -366,7 +330,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         # What processes measure may differ, and they have to take the same blocks
         is_measured = self.preconditioner.is_exact and not system.rows.is_shared
         device = system.device if is_measured else CPU
-        default = default_block_size(system.n, num_columns, device, blocks)
+        default = default_block_size(system.n, num_columns, device, blocks, system.rows.size)
         return min(system.n, self.block_size or default)
 
     def _mu(self, system: BlockSystem, block_size: int) -> float:
@@ -378,15 +342,6 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
 
     def _nu(self, n: int, block_size: int) -> float:
         return self.nu if self.nu is not None else n / block_size
-
-    def _step_size(
-        self, block: BlockSystem, apply: Apply, generator: torch.Generator
-    ) -> float | Tensor:
-        return (
-            1.0
-            if self.preconditioner.is_exact
-            else 1.0 / largest_eigenvalue(block, apply, generator)
-        )
 
     def estimate(self, system: BlockSystem, state: SketchAndProjectState) -> Tensor:
         if state.average is None or state.count < self._first_averaged(system, state.block_size):
@@ -412,11 +367,15 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
 
 
 def default_block_size(
-    n: int, num_columns: int, device: torch.device = CPU, blocks: str = "partition"
+    n: int,
+    num_columns: int,
+    device: torch.device = CPU,
+    blocks: str = "partition",
+    num_processes: int = 1,
 ) -> int:
-    """Return b for n points and s columns: larger blocks need fewer epochs,
-    until their factorisation costs more than that saves.
+    """Return b for n points and s columns: larger blocks need fewer epochs, until their
+    factorisation, which every process makes, costs more than that saves of its part of a product.
     """
     share = (SHARE_OF_CELLS if blocks == "cells" else SHARE) * factorisation_advantage(device)
-    balanced = math.ceil(math.sqrt(share * n * (num_columns + READ_COLUMNS)))
-    return min(n, max(256, min(balanced, n // 3, 8192)))
+    balanced = math.sqrt(share * n * (num_columns + READ_COLUMNS) / num_processes)
+    return min(n, max(256, min(math.ceil(balanced), n // 3, 8192)))

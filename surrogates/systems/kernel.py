@@ -98,10 +98,6 @@ class KernelSystem(WithKernel, BlockSystem):
     def rows_matmul(self, index: Tensor, W: Tensor, minus: Tensor | None = None) -> Tensor:
         return self.rows.sum(self._part_of_rows_matmul(index, W, minus))
 
-    def rows_matmul_for(self, rank: int, index: Tensor, W: Tensor, minus: Tensor) -> Tensor:
-        self.entries += len(index) ** 2
-        return self.rows.sum_for(rank, self._part_of_rows_matmul(index, W, minus))
-
     def _part_of_rows_matmul(self, index: Tensor, W: Tensor, minus: Tensor | None) -> Tensor:
         """Return what this process has of them; the sum of all processes' parts is the whole."""
         self.entries += len(index) * self.n

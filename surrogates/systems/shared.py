@@ -4,7 +4,6 @@ Notation: process r of p holds the consecutive points X_r (n_r, d), their noise,
 s) of all n rows; b is the size of a block.
 """
 
-from collections.abc import Sequence
 from copy import copy, deepcopy
 from typing import NoReturn
 
@@ -55,13 +54,13 @@ class DistributedKernelSystem(KernelSystem):
     are then the process's rows, while residuals, steps and epochs are those of the whole system,
     the same in all processes, bit by bit. A step on a block gathers the block's points (b · d
     numbers), each process multiplies k(X_b, X_r) with its weights, and one sum over the processes
-    (b · s numbers) makes the block's residual; SGD needs two, and one of features. Exact blocks are
-    factorised side by side, one by each process, which gets the block's residual and sends the step
-    that it makes of it. A product with H, of which conjugate gradients take one a step and other
-    methods one at the end where random rows leave their residual in doubt, passes X and W around in
-    chunks. All processes need the same software, solver and generator state. Any number of them
-    takes the same steps, but for rounding, which conjugate gradients amplify: solutions then agree
-    to within the error that their residuals leave.
+    (b · s numbers) makes the block's residual; SGD needs two, and one of features. Every process
+    factorises every exact block, and sketched ones in parts. A product with H, of which conjugate
+    gradients take one a step and other methods one at the end where random rows leave their
+    residual in doubt, passes X and W around in chunks. All processes need the same software, solver
+    and generator state. Any number of them takes the same steps on blocks of the same size, but for
+    rounding, which conjugate gradients amplify: solutions then agree to within the error that their
+    residuals leave.
 
     Args:
         kernel: a GPyTorch kernel without a batch shape, the same in all processes. Its
@@ -122,7 +121,7 @@ class DistributedKernelSystem(KernelSystem):
         # What moves together of a point: its inputs and, if it has its own, its noise
         self._held = torch.cat([X, self.noise.unsqueeze(1)], 1) if self.noise.ndim else X
         # Rows asked for last, their points and noise
-        self._gathered: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._gathered: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
     def bytes_moved(self) -> int:
@@ -178,7 +177,8 @@ class DistributedKernelSystem(KernelSystem):
 
     def block(self, index: Tensor) -> Tensor:
         self.entries += len(index) ** 2
-        return self._of_points(*self._gather(index)).to_dense()
+        points, noise = self._gather(index)
+        return KernelSystem(kernel_operator(self.gpytorch_kernel, points), noise).to_dense()
 
     def small_blocks(self, index: Tensor) -> Tensor:
         self.entries += index.numel() * index.shape[1]
@@ -193,16 +193,6 @@ class DistributedKernelSystem(KernelSystem):
         tiles = KernelTiles.of(self.gpytorch_kernel, points, points)
         return KernelSystem(Divided(tiles, self.rows.split(len(index))), noise)
 
-    def restrict_own(self, blocks: Sequence[Tensor]) -> KernelSystem | None:
-        # The points of all blocks are gathered in one message
-        points, noise = self._gather(torch.cat(list(blocks)))
-        sizes = [len(block) for block in blocks]
-        noises = noise.split(sizes) if noise.ndim else [noise] * len(blocks)
-        self._gathered = list(zip(blocks, points.split(sizes), noises, strict=True))
-        if self.rows.rank >= len(blocks):
-            return None
-        return self._of_points(*self._gathered[self.rows.rank][1:])
-
     def _part_of_rows_matmul(self, index: Tensor, W: Tensor, minus: Tensor | None) -> Tensor:
         self.entries += len(index) * self.n
         points, _ = self._gather(index)
@@ -216,9 +206,6 @@ class DistributedKernelSystem(KernelSystem):
         product[positions] = own if minus is None else own.sub_(minus[rows])
         return product
 
-    def _of_points(self, points: Tensor, noise: Tensor) -> KernelSystem:
-        return KernelSystem(kernel_operator(self.gpytorch_kernel, points), noise)
-
     def to(self, dtype: torch.dtype) -> "DistributedKernelSystem":
         """Return the system in another precision; of what n_r points have, all that is in it are
         noises and diagonals: points and weights are converted as they are used.
@@ -228,7 +215,7 @@ class DistributedKernelSystem(KernelSystem):
         for name in ("noise", "_diagonal", "_largest_entry", "_smallest_noise", "_mean_noise"):
             setattr(system, name, getattr(self, name).to(dtype))
         system.entries = 0
-        system._gathered = []
+        system._gathered = None
         return system
 
     def doubled(self) -> "DistributedKernelSystem | None":
@@ -251,12 +238,11 @@ class DistributedKernelSystem(KernelSystem):
         """Return the points ``index`` and their noise; those asked for last are kept,
         as steps need them twice.
         """
-        for rows, points, noise in self._gathered:
-            if rows is index:
-                return points, noise
+        if self._gathered is not None and self._gathered[0] is index:
+            return self._gathered[1:]
         found = self.rows.take(self._held, index)
         d = self.kernel.tiles.X1.shape[1]
         points = found[:, :d].to(self.dtype).contiguous()
         noise = found[:, -1].to(self.dtype) if self.noise.ndim else self.noise
-        self._gathered = [(index, points, noise)]
+        self._gathered = index, points, noise
         return points, noise

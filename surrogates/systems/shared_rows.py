@@ -80,13 +80,6 @@ class SharedRows(Rows):
     def max(self, part: Tensor) -> Tensor:
         return self._reduce(part, dist.ReduceOp.MAX)
 
-    def sum_for(self, rank: int, part: Tensor) -> Tensor:
-        if self.size > 1:
-            part = part.contiguous()
-            with self._contact(part) as send:
-                send(dist.reduce, part, group_dst=rank).wait()
-        return part
-
     def of(self, rank: int, value: Tensor) -> Tensor:
         if self.size > 1:
             with self._contact(value) as send:

@@ -6,7 +6,7 @@ B (n, s) right-hand sides, W (n, s) unknowns.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple, Self
 
 import torch
@@ -66,10 +66,6 @@ class Rows:
 
     def max(self, part: Tensor) -> Tensor:
         """Return the largest of the processes' entries; ``part`` may be overwritten."""
-        return part
-
-    def sum_for(self, rank: int, part: Tensor) -> Tensor:
-        """Return that sum in process ``rank``, and nothing of use in the others."""
         return part
 
     def of(self, rank: int, value: Tensor) -> Tensor:
@@ -321,15 +317,6 @@ class BlockSystem(LinearSystem):
         """Return the rows ``index`` of H W, less those of ``minus`` (n, s), (b, s)."""
 
     @abstractmethod
-    def rows_matmul_for(self, rank: int, index: Tensor, W: Tensor, minus: Tensor) -> Tensor:
-        """Return to process ``rank`` the rows ``index`` of H W less those of ``minus``, (b, s), and
-        nothing of use to the others.
-
-        The entries of the block that process ``rank`` has of them count here: in all processes, and
-        once a step.
-        """
-
-    @abstractmethod
     def columns(self, index: Tensor) -> Tensor:
         """Return K[:, index], (n, b), without the noise."""
 
@@ -346,14 +333,6 @@ class BlockSystem(LinearSystem):
         """Return the system of the points ``index`` alone, the same in all processes. Its entries
         count here, once, whether they are held or evaluated anew for each product.
         """
-
-    def restrict_own(self, blocks: Sequence[Tensor]) -> "BlockSystem | None":
-        """Return the system of the points of this process's one of the ``blocks``, at most as many
-        as processes; ``None`` if it has none.
-
-        The entries of a block count in ``rows_matmul_for``, where processes share the rows.
-        """
-        return self.restrict(blocks[0])
 
     @abstractmethod
     def to_dense(self) -> Tensor:

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -36,8 +36,6 @@ from surrogates import (
 )
 from surrogates.solvers.accuracy import PosteriorError
 from surrogates.solvers.run import Start
-from surrogates.systems.kernel import KernelSystem
-from surrogates.systems.preconditioners import Apply, Exact
 from surrogates.systems.processes import own_rows
 from surrogates.systems.shared_rows import SharedRows
 from surrogates.systems.system import Targets
@@ -198,32 +196,7 @@ def use_the_system(part: slice) -> Results:
     found["turned bytes"] = torch.tensor(shared.bytes_moved - before)
     for name in ("asap", "sdd", "sgd", "adasap"):
         found[f"moved.{name}"] = _bytes_of_steps(SOLVERS[name], system(part, vector=False), rhs)
-    counting = Counting()
-    _bytes_of_steps(SketchAndProject.asap(block_size=B, preconditioner=counting), system(part), rhs)
-    return found | {"factorised": torch.tensor(len(counting.sizes))}
-
-
-@dataclass(frozen=True)
-class Counting(Exact):
-    """Notes the size of every block that this process factorises."""
-
-    sizes: list[int] = field(default_factory=list)
-
-    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
-        self.sizes.append(system.n)
-        return super().__call__(system, generator)
-
-
-@dataclass(frozen=True)
-class Failing(Exact):
-    """Cannot factorise a block in the processes that have to fail."""
-
-    fails: bool = False
-
-    def __call__(self, system: KernelSystem, generator: torch.Generator) -> Apply:
-        if self.fails:
-            raise ValueError("`matrix` must be another one.")
-        return super().__call__(system, generator)
+    return found
 
 
 def sum_up(part: slice) -> Results:
@@ -231,7 +204,7 @@ def sum_up(part: slice) -> Results:
     rows = SharedRows(part.stop - part.start, torch.device("cpu"))
     own = problems.normal(998, 1, seed=part.start).float().squeeze(1).view(2, 499)
     before = rows.bytes_moved
-    found = {"own": own, "sum": rows.sum(own.clone()), "sum for 2": rows.sum_for(2, own.clone())}
+    found = {"own": own, "sum": rows.sum(own.clone())}
     moved = torch.tensor(rows.bytes_moved - before)
     return found | {"bytes": moved, "number": rows.sum(torch.tensor(1))}
 
@@ -308,10 +281,6 @@ def make_mistakes(part: slice) -> Results:
         "leverage": lambda: SketchAndProject(block_size=B, blocks="leverage").solve(shared, rhs),
         "all rows": lambda: CG(None).solve(shared, data()[2]),
         "seed": lambda: SketchAndProject(block_size=B).solve(shared, rhs, generator=own_seed),
-        "factor": (
-            lambda: SketchAndProject(Failing(fails=part.start > 0), block_size=B).solve(shared, rhs)
-        ),
-        "memory": lambda: _solve_where_a_block_does_not_fit(part),
         "targets": lambda: shared_paths(shared, rhs, 4),
         "kinds": lambda: DistributedKernelSystem(
             KERNEL, torch.ones(4, 2 + (part.start > 0)).double(), 0.1
@@ -324,22 +293,9 @@ def make_mistakes(part: slice) -> Results:
 def _message(mistake: Callable[[], object]) -> str:
     try:
         mistake()
-    except (TypeError, ValueError, torch.OutOfMemoryError) as error:
+    except (TypeError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
-
-
-def _solve_where_a_block_does_not_fit(part: slice) -> None:
-    """Solve, where the second process has no memory for a block of the matrix."""
-
-    def exhausted(*_: object) -> KernelSystem:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    shared = system(part)
-    with pytest.MonkeyPatch.context() as patch:
-        if part.start > 0:
-            patch.setattr(shared, "_of_points", exhausted)
-        SketchAndProject(block_size=B).solve(shared, data()[2][part])
 
 
 def solve_by_clocks_that_differ(part: slice) -> Results:

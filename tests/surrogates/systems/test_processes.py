@@ -113,7 +113,7 @@ class Messages:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.events: list[str] = []
-        for name in ("all_reduce", "reduce", "broadcast", "all_to_all_single"):
+        for name in ("all_reduce", "broadcast", "all_to_all_single"):
             monkeypatch.setattr(dist, name, self.sender(name))
         monkeypatch.setattr(memory, "wait_for", self.wait_for)
         monkeypatch.setattr(shared_rows, "place", lambda group: (0, 2))
@@ -142,7 +142,6 @@ def test_every_message_waits_for_the_device_before_and_for_its_arrival(
         rows.n = 12
         calls = {
             "all_reduce": lambda: rows.sum(W.clone()),
-            "reduce": lambda: rows.sum_for(1, W.clone()),
             "broadcast": lambda: rows.of(1, W.clone()),
             "all_to_all_single": lambda: rows.to_columns(W),
         }

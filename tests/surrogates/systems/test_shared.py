@@ -143,11 +143,9 @@ def test_a_sum_over_processes_is_the_same_bit_by_bit_in_all(tmp_path: Path) -> N
     for part in parts:
         assert torch.equal(part["sum"], parts[0]["sum"])
         assert part["number"] == 4 and part["number"].dtype == torch.long
-    for found in (parts[0]["sum"], parts[2]["sum for 2"]):
-        torch.testing.assert_close(found, expected)
-    # Each process sends 3/4 of 998 numbers on the way to all, twice, and to one
-    sent = 0.75 * 998 * 4
-    assert parts[0]["bytes"] == pytest.approx(sent * (2.0 + 1.0), rel=0.01)
+        torch.testing.assert_close(part["sum"], expected)
+    # Each process sends 3/4 of 998 numbers on the way to all, twice
+    assert parts[0]["bytes"] == pytest.approx(2 * 0.75 * 998 * 4, rel=0.01)
 
 
 ALONE = {"cholesky", "cg-gaussian", "cg-paper", "sap-leverage", "sap-dpp"}
@@ -179,7 +177,7 @@ def test_random_rows_go_on_from_stream_to_stream() -> None:
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [
-        ("asap", B * (D + S) + 5 * S + N),  # and of the scores that rows are arranged by
+        ("asap", B * (D + S) + N),  # and of the scores that rows are arranged by
         # A gather moves half of a sum: the sketch, and ten products of power iterations
         ("adasap", B * (D + S) + 4 * S + B * (10 + 10) // 2),
         ("sdd", B * (D + S)),
@@ -191,10 +189,6 @@ def test_a_step_moves_the_points_and_the_residual_of_its_block(
 ) -> None:
     sent = 2 * (1 - 1 / 3) * NUMBER  # of a number that three processes sum up and receive
     assert all(sent * B * (D + S) - 1 <= part[f"moved.{name}"] <= sent * numbers for part in used)
-
-
-def test_each_process_factorises_its_share_of_the_blocks(used: list[Results]) -> None:
-    assert [part["factorised"].item() for part in used] == [2, 2, 2]  # of six
 
 
 @pytest.fixture(scope="module")
@@ -225,20 +219,6 @@ def mistakes(tmp_path_factory: pytest.TempPathFactory) -> list[Results]:
         ),
         ("leverage", "TypeError: A sampler of blocks needs all rows of the system in one process"),
         ("seed", "ValueError: `generator` must be in the same state in all processes"),
-        (
-            "factor",
-            (
-                "ValueError: `kernel` must be finite and positive semi-definite, got a block in"
-                " another process that is not, or does not fit in its memory."
-            ),
-        ),
-        (
-            "memory",
-            (
-                "ValueError: `kernel` must be finite and positive semi-definite, got a block in"
-                " another process that is not, or does not fit in its memory."
-            ),
-        ),
         ("kinds", "ValueError: `X` must have the same columns and dtype in all processes"),
         (
             "targets",
@@ -254,10 +234,6 @@ def test_what_shared_rows_cannot_do_is_said_with_the_remedy(
     mistakes: list[Results], name: str, message: str
 ) -> None:
     assert as_text(mistakes[0][name]).startswith(message)
-
-
-def test_a_process_without_memory_for_its_block_says_so(mistakes: list[Results]) -> None:
-    assert as_text(mistakes[1]["memory"]) == "OutOfMemoryError: CUDA out of memory."
 
 
 def test_fewer_rows_than_processes_are_refused_in_all(mistakes: list[Results]) -> None:
