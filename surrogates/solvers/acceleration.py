@@ -1,9 +1,5 @@
-"""Nesterov's acceleration of block steps: three sequences in place of one.
+"""Nesterov's acceleration of block steps: three sequences in place of one."""
 
-For exact blocks μ = c/ν, where an epoch of ν steps is to contract the squared error by exp(−√c).
-"""
-
-import math
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -12,11 +8,6 @@ from torch import Tensor
 
 from surrogates.solvers.state import State
 from surrogates.systems.system import Rows
-
-FASTEST = 0.5  # c of an exact block's scheme, to begin with and at most
-SLOWEST = 0.2
-# Of the c at which the residual would fall as it does: a smaller one has it fall faster
-BELOW_PACE = 0.4
 
 
 @dataclass
@@ -28,13 +19,11 @@ class Momentum(State):
     V: Tensor  # (n, s)
     Z: Tensor  # (n, s), where the gradient is taken
     mu: Tensor  # (s,) assumed strong convexity
-    residual: Tensor  # (s,) residual norm over the last epoch; infinite before
 
     @classmethod
     def start(cls, initial: Tensor, mu: float) -> Self:
         """Return the momentum of a run from ``initial`` (n, s), which has none."""
-        mus = initial.new_full(initial.shape[1:], mu)
-        return cls(initial.clone(), initial.clone(), mus, torch.full_like(mus, math.inf))
+        return cls(initial.clone(), initial.clone(), initial.new_full(initial.shape[1:], mu))
 
     def restarted(self, columns: Tensor, W: Tensor, mu: Tensor | float) -> Self:
         """Return the momentum in which the marked ``columns`` (s,) begin again, at W and with
@@ -46,19 +35,6 @@ class Momentum(State):
             Z=torch.where(columns, W, self.Z, out=self.Z),
             mu=torch.where(columns, mu, self.mu),
         )
-
-    def paced(self, residual: Tensor, nu: float) -> Self:
-        """Return the momentum of exact blocks for the next epoch, given the residual norm (s,) over
-        the last.
-
-        A scheme forgets within 1/√c epochs. Where the residual falls slowly, that is too soon;
-        where it falls fast, a longer memory holds it up.
-        """
-        fell = residual / self.residual
-        c = (BELOW_PACE * (2.0 * fell.log()).square()).clamp(SLOWEST, FASTEST)
-        # Neither before two epochs are known, nor of what goes on without acceleration
-        is_paced = (fell > 0.0) & (fell < 1.0) & (self.mu < 1.0 / nu)
-        return replace(self, mu=torch.where(is_paced, c / nu, self.mu), residual=residual)
 
 
 def accelerate(

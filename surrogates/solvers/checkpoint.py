@@ -24,7 +24,7 @@ from surrogates.callers import warn
 from surrogates.solvers.state import Parts
 
 NUM_KEPT = 2
-FORMAT = 5  # version of the saved state; raise it when a solve saves other fields
+FORMAT = 6  # version of the saved state; raise it when a solve saves other fields
 ENDED = "ended"  # is among the parts of a solve that has come to its end
 
 

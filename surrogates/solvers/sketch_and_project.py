@@ -10,7 +10,7 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.operators.rates import factorisation_advantage
-from surrogates.solvers.acceleration import FASTEST, Momentum, accelerate
+from surrogates.solvers.acceleration import Momentum, accelerate
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
 from surrogates.solvers.cells import Cells
 from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor, describe_reduction
@@ -31,6 +31,7 @@ from surrogates.systems.system import (
 )
 
 CPU = torch.device("cpu")
+EXACT_CONVEXITY = 0.5  # c = μν of exact blocks
 STEP_REDUCTION = 0.5
 CONVEXITY_INCREASE = 10.0
 # Of a block's product, three times what its factorisation costs
@@ -90,8 +91,8 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             see :mod:`surrogates.solvers.cells`; ``"leverage"`` or ``"dpp"``, samples by ridge
             leverage scores or from a determinantal point process, as the theory has it.
         accelerated: use Nesterov's acceleration.
-        mu: μ; ``None`` for the published smallest noise variance, with exact blocks for what suits
-            the pace of each column, see :meth:`asap`. At most 1/ν is used: the scheme needs μν ≤ 1.
+        mu: μ; ``None`` for the published smallest noise variance, with exact blocks for 1/(2ν), see
+            :meth:`asap`. At most 1/ν is used: the scheme needs μν ≤ 1.
         nu: ν; ``None`` for n / b.
         tail_average: return the mean of the iterates of the second half of the budget, once that is
             reached.
@@ -131,7 +132,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
     @classmethod
     def asap(cls, **settings: Any) -> Self:
         """Return accelerated SAP: exact blocks of neighbours, and Nesterov's acceleration with μ =
-        c/ν, c between 1/5 and 1/2.
+        c/ν, c = 1/2.
 
         A block step projects the error onto the complement of the block, in the norm of H, by a
         projection Π; the scheme contracts the squared error by 1 − √(μ/ν) a step where μ ≤
@@ -139,8 +140,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         n/b and μ = c/ν with c ≤ 1: an epoch of ν steps contracts by exp(−√c). At c = 1 the scheme
         is SAP itself. A smooth kernel with little noise has λ_min ≈ σ², which is the published μ;
         but what such a scheme gains on the last of the spectrum it loses on all the rest, by a
-        factor of up to 1/√σ². Every column begins with c = 1/2, and has less where its residual
-        falls slowly; one whose residual grows tenfold goes on as SAP.
+        factor of up to 1/√σ². A column whose residual grows tenfold goes on as SAP.
 
         Raises:
             TypeError: for a setting that :class:`SketchAndProject` has not.
@@ -297,8 +297,6 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             else:
                 mu = (CONVEXITY_INCREASE * momentum.mu).clamp_max(mu)
             momentum = momentum.restarted(diverged, W, mu)
-            if exact and self.mu is None:
-                momentum = momentum.paced(monitor.residual, nu)
         step = torch.where(damped, STEP_REDUCTION * state.step, state.step)
         return replace(state, W=W, momentum=momentum, step=step, monitor=monitor)
 
@@ -337,7 +335,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         if self.mu is not None:
             return self.mu
         if self.preconditioner.is_exact:
-            return FASTEST / self._nu(system.n, block_size)
+            return EXACT_CONVEXITY / self._nu(system.n, block_size)
         return system.smallest_noise.item()
 
     def _nu(self, n: int, block_size: int) -> float:

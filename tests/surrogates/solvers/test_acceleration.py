@@ -1,12 +1,11 @@
-"""Nesterov's scheme against its equations, in the order in which they have to be, and its pace."""
+"""Nesterov's scheme against its equations, in the order in which they have to be."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
-from surrogates import KernelSystem, PriorPaths, SketchAndProject, kernel_operator
+from surrogates import SketchAndProject
 from surrogates.solvers.acceleration import Momentum, accelerate
 from surrogates.solvers.run import Start
 from tests import problems
@@ -42,49 +41,6 @@ def test_acceleration_follows_the_corrected_equations() -> None:
         for mine, theirs in ((ours_W, W), (ours.V, V), (ours.Z, Z)):
             torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
     assert not torch.allclose(ours.Z, printed, rtol=1e-3)  # Z made of the old V, as printed
-
-
-def test_a_column_has_a_longer_memory_where_its_residual_falls_slowly() -> None:
-    nu = 20.0
-    start = replace(
-        Momentum.start(torch.zeros(3, 6), 0.5 / nu),
-        residual=torch.tensor([1.0, 1.0, 1.0, 1.0, math.inf, 1.0]),
-    )
-    start.mu[5] = 1.0 / nu  # as if without acceleration
-    residual = torch.tensor([0.3, 0.9, 0.62, 1.1, 0.9, 0.9])
-    paced = start.paced(residual, nu)
-    between = 0.4 * (2.0 * math.log(0.62)) ** 2
-    expected = torch.tensor([0.5, 0.2, between, 0.5, 0.5, 1.0])
-    torch.testing.assert_close(nu * paced.mu, expected)
-    torch.testing.assert_close(paced.residual, residual)
-    again = paced.paced(0.3 * residual, nu)
-    torch.testing.assert_close(nu * again.mu, torch.tensor([0.5] * 5 + [1.0]))
-
-
-def epochs(nu: float, mu: float | None) -> float:
-    """Return the epochs of two solves of a Matérn kernel in eight dimensions, by thirty blocks."""
-    n = 3000
-    X = problems.uniform(n, 8, dtype=torch.float32)
-    kernel = problems.matern(nu, 2.0)
-    system = KernelSystem(kernel_operator(kernel, X), 1e-4)
-    total = 0.0
-    for seed in (0, 1):
-        generator = torch.Generator().manual_seed(seed)
-        draw = PriorPaths.draw(kernel, 8, 4, num_features=1000, generator=generator, like=X)
-        solver = SketchAndProject.asap(
-            block_size=n // 30, mu=mu, tolerance=0.02, max_epochs=60.0, refine=False
-        )
-        solution = solver.solve(system, draw(X).mT.contiguous())
-        assert solution.converged.all()
-        total += solution.epochs
-    return total
-
-
-@pytest.mark.slow
-def test_residuals_that_fall_slowly_take_fewer_epochs_and_others_as_many() -> None:
-    # Far from what float32 cannot resolve, the ratio is between .6 and .9
-    assert epochs(2.5, None) < 0.97 * epochs(2.5, 0.5 / 30)
-    assert epochs(0.5, None) == epochs(0.5, 0.5 / 30)
 
 
 def test_a_given_mu_stays(generator: torch.Generator) -> None:
