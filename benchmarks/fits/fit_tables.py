@@ -20,10 +20,10 @@ def fits_table(records: Sequence[Record]) -> str:
         "",
         "Mean ± standard error (number of seeds) where there are several.",
     ]
-    for experiment, (title, rows) in _SECTIONS.items():
-        group = [record for record in records if record["experiment"] == experiment]
-        if group:
-            text += ["", f"## {title}", "", *markdown(rows(group))]
+    for experiment, title, rows in _SECTIONS:
+        table = rows([record for record in records if record["experiment"] == experiment])
+        if len(table) > 1:
+            text += ["", f"## {title}", "", *markdown(table)]
     text += ["", "No records yet."]
     if records:
         text[-1] = f"Seconds and memory are those of the fits, on {devices(records)}."
@@ -90,17 +90,8 @@ def _grid(records: list[Record]) -> list[list[str]]:
     """
     headings = ["points", "signal / noise", "method", "cells", "RMSE", "NLL", "seconds"]
     rows = [[*headings, "taken for noise", "worse than the reference"]]
-    cells: dict[tuple[Any, ...], dict[str, Record]] = {}
-    for record in records:
-        key = tuple(value for name, value in record["settings"].items() if name != "method")
-        cells.setdefault(key, {})[record["settings"]["method"]] = record
     methods = list(dict.fromkeys(record["settings"]["method"] for record in records))
-    groups: dict[tuple[int, float], list[dict[str, Record]]] = {}
-    for cell in cells.values():
-        if len(cell) == len(methods):
-            settings = cell[methods[0]]["settings"]
-            groups.setdefault((settings["n"], settings["ratio"]), []).append(cell)
-    for (n, ratio), group in sorted(groups.items()):
+    for (n, ratio), group in _of_all_methods(records, methods, "n", "ratio"):
         for method in methods:
             own = [cell[method] for cell in group]
             numbers = (("rmse", ".3f"), ("nll", ".4f"), ("seconds", ".1f"))
@@ -113,12 +104,35 @@ def _grid(records: list[Record]) -> list[list[str]]:
     return rows
 
 
+def _of_all_methods(
+    records: Sequence[Record], methods: Sequence[str], *names: str
+) -> list[tuple[tuple[Any, ...], list[dict[str, Record]]]]:
+    """Return the cells that all ``methods`` have a record of, by method, in groups of the same
+    settings ``names``, in their order.
+    """
+    cells: dict[tuple[Any, ...], dict[str, Record]] = {}
+    for record in records:
+        key = tuple(value for name, value in record["settings"].items() if name != "method")
+        cells.setdefault(key, {})[record["settings"]["method"]] = record
+    groups: dict[tuple[Any, ...], list[dict[str, Record]]] = {}
+    for cell in cells.values():
+        if cell.keys() >= set(methods):
+            settings = cell[methods[0]]["settings"]
+            groups.setdefault(tuple(settings[name] for name in names), []).append(cell)
+    return sorted(groups.items())
+
+
 def _batch_sizes(records: list[Record]) -> list[list[str]]:
     """Return a row a method and a column a batch size."""
     rows: dict[str, dict[int, str]] = {}
     for record in records:
         settings = record["settings"]
-        words = [settings[name] for name in ("data", "kernel", "method")]
+        words = [
+            settings["data"],
+            f"{settings['n']} points",
+            settings["kernel"],
+            settings["method"],
+        ]
         row = rows.setdefault(", ".join([*words, f"seed {settings['seed']}"]), {})
         row[settings["batch_size"]] = f"{record['nll']:.3f} / {record['rmse']:.3f}"
     sizes = sorted({size for row in rows.values() for size in row})
@@ -128,16 +142,38 @@ def _batch_sizes(records: list[Record]) -> list[list[str]]:
     ]
 
 
+def _wins(records: list[Record]) -> list[list[str]]:
+    """Return a row a kernel, measure and batch size: on how many data sets and seeds a method of
+    the paper ends below the best of the existing methods, and on how many it does not.
+    """
+    ours, existing = ("minimax", "scgd"), ("biased", "svgp")
+    rows = [["kernel", "points", "batch size", "measure", *(f"{one}: won, lost" for one in ours)]]
+    groups = _of_all_methods(records, (*ours, *existing), "kernel", "n", "batch_size")
+    for settings, group in groups:
+        for key, measure in (("nll", "−log p(y)"), ("rmse", "RMSE")):
+            counts = []
+            for method in ours:
+                won = sum(
+                    cell[method][key] < min(cell[name][key] for name in existing) for cell in group
+                )
+                counts.append(f"{won}, {len(group) - won}")
+            rows.append([*map(str, settings), measure, *counts])
+    return rows
+
+
 def _over(records: Sequence[Record], key: str, digits: int) -> str:
     return mean_with_error([r[key] for r in records if r[key] is not None], digits)
 
 
-_SECTIONS: dict[str, tuple[str, Callable[[list[Record]], list[list[str]]]]] = {
-    "recovery": ("Recovery of σ_f² = 4 and σ² = 1", _recovery),
-    "scores": ("Simulated and real data", _scores),
-    "grid": ("Known functions and noise", _grid),
-    "batch-sizes": ("Kernels over a network, by batch size", _batch_sizes),
-}
+_SECTIONS: tuple[tuple[str, str, Callable[[list[Record]], list[list[str]]]], ...] = (
+    ("recovery", "Recovery of σ_f² = 4 and σ² = 1", _recovery),
+    ("scores", "Simulated and real data", _scores),
+    ("grid", "Known functions and noise", _grid),
+    ("batch-sizes", "Kernels over a network, by batch size", _batch_sizes),
+    ("batch-sizes", "Wins and losses against biased gradients and SVGP", _wins),
+)
 
 
-HYPERPARAMETERS = TableKind("hyperparameters", "fit_*.json", tuple(_SECTIONS), fits_table)
+HYPERPARAMETERS = TableKind(
+    "hyperparameters", "fit_*.json", tuple(dict.fromkeys(one[0] for one in _SECTIONS)), fits_table
+)

@@ -16,7 +16,7 @@ import torch
 from benchmarks.fits import batch_sizes, recovery, scores
 from benchmarks.fits.batch_sizes import BatchSizeCell
 from benchmarks.fits.fit_cell import FitCell
-from benchmarks.fits.fit_tables import HYPERPARAMETERS
+from benchmarks.fits.fit_tables import HYPERPARAMETERS, fits_table
 from benchmarks.fits.grid import GridCell
 from benchmarks.fits.presets import FIT_PRESETS
 from benchmarks.fits.recovery import RecoveryCell
@@ -199,6 +199,26 @@ def test_several_seeds_are_one_row_of_the_table(tmp_path: Path) -> None:
         f"| {np.mean(values):.3f} ± {error:.3f} (2) |"
         in write_markdown(tmp_path, HYPERPARAMETERS).read_text()
     )
+
+
+def test_a_method_wins_where_it_ends_below_the_best_of_the_existing_ones() -> None:
+    ends = {
+        "bike": {"minimax": 1.0, "scgd": 2.0, "biased": 1.5, "svgp": 3.0},
+        "pol": {"minimax": 1.0, "scgd": 4.0, "biased": 5.0, "svgp": 3.0},
+        "protein": {"minimax": math.nan, "scgd": 0.0, "biased": 1.0, "svgp": 1.0},
+        "elevators": {"minimax": 0.0, "scgd": 0.0, "biased": 1.0},  # not of all methods
+    }
+    settings = {"kernel": "linear", "n": 500, "batch_size": 32, "seed": 0}
+    about = {"experiment": "batch-sizes", "environment": {"device": "cpu", "cpu": "one"}}
+    records = [
+        about
+        | {"settings": settings | {"data": data, "method": method}, "nll": value, "rmse": -value}
+        for data, ends_of_data in ends.items()
+        for method, value in ends_of_data.items()
+    ]
+    text = fits_table(records)
+    assert "| linear | 500 | 32 | −log p(y) | 2, 1 | 1, 2 |" in text
+    assert "| linear | 500 | 32 | RMSE | 0, 3 | 0, 3 |" in text
 
 
 @pytest.mark.parametrize("preset", FIT_PRESETS)
