@@ -194,10 +194,8 @@ class Auto(Solver):
         ) -> _Candidate:
             return _Candidate(solver, name, epochs + 1.0, setup + epochs * (epoch + extra) + epoch)
 
-        block = default_block_size(n, s, system.device, "cells")
+        block = default_block_size(n, s, system.device)
         is_smooth = probe.missed_by(block // 2) < SMOOTH * probe.scale
-        if is_smooth:
-            block = default_block_size(n, s, system.device)
         blocks = n * block * (rates.block_factorise * block / 3.0 + 2.0 * s + evaluate) + (
             0.0 if evaluate else rates.gather * n**2
         )

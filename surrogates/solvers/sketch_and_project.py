@@ -34,9 +34,6 @@ CPU = torch.device("cpu")
 EXACT_CONVEXITY = 0.5  # c = μν of exact blocks
 STEP_REDUCTION = 0.5
 CONVEXITY_INCREASE = 10.0
-# Of a block's product, three times what its factorisation costs
-SHARE = 1.5
-SHARE_OF_CELLS = 0.75
 READ_COLUMNS = 50  # evaluating or reading a kernel entry costs about what so many columns do
 LENIENT_GROWTH = 10.0
 
@@ -80,12 +77,12 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
     Args:
         preconditioner: ``Exact()`` (SAP), ``Nystrom(rank, sketch="gaussian")`` (ADASAP) or
             ``Identity()`` (ADASAP-I).
-        block_size: b, at most n of which are used; ``None`` for √(1.5 n (s + 50)), where a block's
-            factorisation costs less than half of its product, of cells √(0.75 n (s + 50)); 256 to
-            n/3, at most 8192. On a CUDA device √a times as many, if factorising is a times as cheap
-            beside a product as on a CPU, as measured there, but of sketched blocks, and where
-            processes share the rows, which would measure on their own; p processes, which share
-            products but factorise every block, take √p times fewer.
+        block_size: b, at most n of which are used; ``None`` for √(n (s + 50)), where a block's
+            factorisation costs less than a third of its product; 256 to n/3, at most 8192. On a
+            CUDA device √a times as many, if factorising is a times as cheap beside a product as on
+            a CPU, as measured there, but of sketched blocks, and where processes share the rows,
+            which would measure on their own; p processes, which share products but factorise every
+            block, take √p times fewer.
         blocks: ``"partition"``, the parts of a random partition, anew every epoch; ``"cells"``, of
             one into cells of neighbours with some rows from everywhere, where the kernel is rough,
             see :mod:`surrogates.solvers.cells`; ``"leverage"`` or ``"dpp"``, samples by ridge
@@ -167,7 +164,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         return require_blocks(system)
 
     def epochs_per_step(self, system: BlockSystem, num_columns: int) -> float:
-        b = self._block_size(system, num_columns, "partition")  # the larger of the defaults
+        b = self._block_size(system, num_columns)
         return b / system.n + (b / system.n) ** 2
 
     @property
@@ -182,7 +179,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         vectors, and its matrix, a process's share of the rows where that fits the budget of kept
         ones.
         """
-        default = default_block_size(n, num_columns, CPU, self.blocks, num_processes)
+        default = default_block_size(n, num_columns, CPU, num_processes)
         b = min(n, self.block_size or default)
         if self.preconditioner.is_exact:
             block = 3 * b * b  # with a copy to factorise, and the factor
@@ -202,7 +199,10 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
     def init(self, system: BlockSystem, start: Start[Blocks]) -> SketchAndProjectState:
         initial = start.initial
         norms = system.rows.norm(start.gap)
-        cells, block_size = self._arrangement(system, start)
+        block_size = self._block_size(system, initial.shape[1])
+        cells = start.prepared if isinstance(start.prepared, Cells) else None
+        if cells is not None and not cells.pay(block_size):
+            cells = None
         momentum = None
         if self.accelerated:
             mu = min(self._mu(system, block_size), 1.0 / self._nu(system.n, block_size))
@@ -314,21 +314,11 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
     def _first_averaged(self, system: BlockSystem, block_size: int) -> int:
         return math.ceil(0.5 * self.max_epochs * system.n / block_size)
 
-    def _arrangement(self, system: BlockSystem, start: Start[Blocks]) -> tuple[Cells | None, int]:
-        """Return what cuts the rows into cells, where that pays, and the block size."""
-        num_columns = start.initial.shape[1]
-        block_size = self._block_size(system, num_columns, self.blocks)
-        if not isinstance(start.prepared, Cells):
-            return None, block_size
-        if start.prepared.pay(block_size):
-            return start.prepared, block_size
-        return None, self._block_size(system, num_columns, "partition")
-
-    def _block_size(self, system: BlockSystem, num_columns: int, blocks: str) -> int:
+    def _block_size(self, system: BlockSystem, num_columns: int) -> int:
         # What processes measure may differ, and they have to take the same blocks
         is_measured = self.preconditioner.is_exact and not system.rows.is_shared
         device = system.device if is_measured else CPU
-        default = default_block_size(system.n, num_columns, device, blocks, system.rows.size)
+        default = default_block_size(system.n, num_columns, device, system.rows.size)
         return min(system.n, self.block_size or default)
 
     def _mu(self, system: BlockSystem, block_size: int) -> float:
@@ -365,15 +355,11 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
 
 
 def default_block_size(
-    n: int,
-    num_columns: int,
-    device: torch.device = CPU,
-    blocks: str = "partition",
-    num_processes: int = 1,
+    n: int, num_columns: int, device: torch.device = CPU, num_processes: int = 1
 ) -> int:
     """Return b for n points and s columns: larger blocks need fewer epochs, until their
     factorisation, which every process makes, costs more than that saves of its part of a product.
     """
-    share = (SHARE_OF_CELLS if blocks == "cells" else SHARE) * factorisation_advantage(device)
-    balanced = math.sqrt(share * n * (num_columns + READ_COLUMNS) / num_processes)
+    advantage = factorisation_advantage(device)
+    balanced = math.sqrt(advantage * n * (num_columns + READ_COLUMNS) / num_processes)
     return min(n, max(256, min(math.ceil(balanced), n // 3, 8192)))

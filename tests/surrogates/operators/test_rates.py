@@ -94,22 +94,18 @@ def test_blocks_are_smaller_where_factorising_is_dear(
     monkeypatch.setattr(memory, "MEASURED_TYPES", {NAME})
     monkeypatch.setattr(rates, "_measured", lambda device: found)
     whole = default_block_size(10_000, 64)
-    assert default_block_size(10_000, 64, CPU) == whole == 1308
+    assert default_block_size(10_000, 64, CPU) == whole == 1068
     assert default_block_size(10_000, 64, device) == pytest.approx(whole / 2, abs=1)
     X = problems.uniform(2000, 2).to(device)
     system = KernelSystem(problems.operator(Tiled, problems.matern(1.5), X), 1e-2)
     sizes = []
     for is_shared in (False, True):  # then all processes take those of a CPU
         monkeypatch.setattr(type(system.rows), "is_shared", is_shared)
-        sizes.append(SketchAndProject.asap()._block_size(system, 64, "cells"))
-    cells = {"blocks": "cells"}
-    assert sizes == [
-        default_block_size(2000, 64, device, **cells),
-        default_block_size(2000, 64, **cells),
-    ]
+        sizes.append(SketchAndProject.asap()._block_size(system, 64))
+    assert sizes == [default_block_size(2000, 64, device), default_block_size(2000, 64)]
     sketched = SketchAndProject.adasap()  # which factorises nothing large
     monkeypatch.setattr(type(system.rows), "is_shared", False)
-    assert sketched._block_size(system, 64, "partition") == default_block_size(2000, 64)
+    assert sketched._block_size(system, 64) == default_block_size(2000, 64)
 
 
 @pytest.mark.gpu

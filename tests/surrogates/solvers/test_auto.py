@@ -68,7 +68,7 @@ def name(solver: Solver, n: int, num_columns: int) -> str:
             else f"CG(Nystrom({solver.preconditioner.rank}))"
         )  # type: ignore[attr-defined]
     if isinstance(solver, SketchAndProject):
-        size = default_block_size(n, num_columns, blocks=solver.blocks)
+        size = default_block_size(n, num_columns)
         return f"SketchAndProject.asap(), blocks of {size}"
     return "Cholesky()"
 

@@ -369,5 +369,6 @@ def test_the_default_block_grows_with_points_and_columns_between_256_and_8192() 
     assert (sizes <= torch.tensor(points).unsqueeze(1)).all()
     assert sizes.max() == 8192
     assert all(default_block_size(n, 1) == min(n, 256) for n in (1, 100, 256, 500))
-    assert default_block_size(10_000, 64) == math.ceil(math.sqrt(1.5 * 10_000 * (64 + 50)))
-    assert default_block_size(10_000, 64, blocks="cells") == math.ceil(math.sqrt(855_000.0))
+    assert default_block_size(10_000, 64) == math.ceil(math.sqrt(10_000 * (64 + 50)))
+    # Four processes have a quarter of a product each, and factorise all of a block
+    assert default_block_size(10_000, 64, num_processes=4) == math.ceil(math.sqrt(285_000.0))
