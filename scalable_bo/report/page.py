@@ -20,15 +20,20 @@ from scalable_bo.report import views
 from scalable_bo.report.snapshot import Snapshot
 from scalable_bo.report.svg import draw, draw_lines, draw_shares, escape, shorten
 from scalable_bo.report.views import outcome_name
+from scalable_bo.space.cell_texts import apart
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.parameters import Parameter
-from scalable_bo.storage.shown import describe_excess, describe_params, short_value
+from scalable_bo.storage.shown import (
+    LONGEST_SHOWN,
+    describe_excess,
+    describe_params,
+    short_value,
+)
 from surrogates.atomic import write_atomically
 
 NUM_ROWS = 15  # of a table
 NUM_REASONS = 20
 SCROLLING = 'class="scroll" tabindex="0" role="group" aria-label="Table"'  # by keys, too
-LONGEST_NAME = 60  # characters of a study's name
 LONGEST = 400  # characters of a text that comes from outside
 # The settings that say how the surrogate is computed
 MACHINERY = ("solver", "kernel", "computed in")
@@ -69,7 +74,7 @@ def render(snapshot: Snapshot) -> str:
 
 
 def _title(snapshot: Snapshot) -> str:
-    return f"{escape(shorten(snapshot.name, LONGEST_NAME))}: " if snapshot.name else ""
+    return f"{escape(shorten(snapshot.name, LONGEST_SHOWN))}: " if snapshot.name else ""
 
 
 def _head(snapshot: Snapshot) -> str:
@@ -87,7 +92,7 @@ def _head(snapshot: Snapshot) -> str:
     }
     cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles.items())
     names = shorten(", ".join(snapshot.space.names), 120)
-    name = shorten(snapshot.name or "A study", LONGEST_NAME)
+    name = shorten(snapshot.name or "A study", LONGEST_SHOWN)
     return (
         f'<h1>{escape(name)}, {escape(way)}</h1>\n<p class="note">over {escape(names)}</p>\n<dl'
         f' class="tiles">{cells}</dl>'
@@ -262,7 +267,7 @@ def _diagnostics(snapshot: Snapshot) -> str:
         f"scalable_bo {installed_version()}, Python {platform.python_version()}, "
         + ", ".join(f"{name} {version(name)}" for name in _LIBRARIES)
     )
-    content = "".join([*_of_asks(snapshot), *_of_choices(snapshot), _pairs(found)])
+    content = "".join([*_of_asks(snapshot), *_of_choices(snapshot), _pairs(found.items())])
     return f"<section>\n<details><summary>Diagnostics</summary>{content}</details>\n</section>"
 
 
@@ -347,32 +352,32 @@ def _rows_table(
     space = snapshot.space
     outcomes = ["value"] if snapshot.goal is None else list(snapshot.goal.names)
     values = snapshot.outcomes[shown].T.tolist() if predicted is None else []
-    told = {name: list(map(short_value, of)) for name, of in zip(outcomes, values, strict=False)}
+    told = [(name, list(map(short_value, of))) for name, of in zip(outcomes, values, strict=False)]
     names = [*space.names, *space.fixed]
     points = space.to_dicts(rows.X[shown])
-    params = {name: [short_value(point.get(name, "–")) for point in points] for name in names}
+    params = [[short_value(point.get(name, "–")) for point in points] for name in names]
     asks = ["added" if ask == 0 else int(ask) for ask in rows.asks[shown]]
     notes = [rows.notes.get(row, "") for row in shown.tolist()]
-    table = {"row": shown.tolist(), "ask": asks, **told, **params, **(predicted or {})}
-    table |= {"note": notes} if any(notes) else {}
-    heads = [shorten(name, 60) for name in table]
-    return _table(heads, list(zip(*table.values(), strict=True)), 2 + len(told), "word")
+    before = [("row", shown.tolist()), ("ask", asks), *told]
+    behind = [*(predicted or {}).items(), *([("note", notes)] if any(notes) else [])]
+    heads = apart([name for name, _ in before + behind], names)
+    heads[len(before) : len(before)] = names
+    columns = [*(of for _, of in before), *params, *(of for _, of in behind)]
+    shortened = [shorten(name, LONGEST_SHOWN) for name in heads]
+    return _table(shortened, list(zip(*columns, strict=True)), len(before), "word")
 
 
 def _of_settings(snapshot: Snapshot) -> str:
     """Return the section of what the study was made with, in words."""
     space = snapshot.space
-    found = {name: _in_words(param) for name, param in space.params.items()}
-    found |= {name: f"{value}, fixed" for name, value in space.fixed.items()}
+    found = [(name, _in_words(param)) for name, param in space.params.items()]
+    found += [(name, f"{value}, fixed") for name, value in space.fixed.items()]
     left_out = ("columns", "parameter ", "fixed ", "objective ", "outcome ", *MACHINERY)
     if (goal := snapshot.goal) is not None:
-        found["goal"] = goal.directions
-        found |= {name: goal.describe()[f"outcome `{name}`"] for name in goal.constraints}
-    found |= {
-        name: text for name, text in snapshot.settings.items() if not name.startswith(left_out)
-    }
-    for source in snapshot.sources:
-        found[f"added data {source.name!r}"] = f"{source.num_rows:,} rows"
+        found.append(("goal", goal.directions))
+        found += [(name, goal.describe()[f"outcome `{name}`"]) for name in goal.constraints]
+    found += [one for one in snapshot.settings.items() if not one[0].startswith(left_out)]
+    found += [(f"added data {one.name!r}", f"{one.num_rows:,} rows") for one in snapshot.sources]
     return _section("Settings", _pairs(found))
 
 
@@ -384,12 +389,12 @@ def _in_words(param: Parameter) -> str:
     return text
 
 
-def _pairs(texts: Mapping[str, str]) -> str:
+def _pairs(texts: Iterable[tuple[str, str]]) -> str:
     """Return a table of names with their texts."""
     lines = "".join(
         f'<tr><th scope="row" class="long">{escape(shorten(name, LONGEST))}</th>'
         f'<td class="long">{escape(shorten(text, LONGEST))}</td></tr>'
-        for name, text in texts.items()
+        for name, text in texts
     )
     return f"<div {SCROLLING}><table><tbody>{lines}</tbody></table></div>"
 

@@ -114,7 +114,7 @@ class LiveView:
         for word in search.split():
             kept &= _holds(frame, word)
         found = frame[kept]
-        if sort and sort != "id":
+        if sort:
             if sort not in frame.columns:
                 raise ValueError(f"There is no column {sort!r:.80} to sort by.")
             column = found[sort]
@@ -125,13 +125,10 @@ class LiveView:
             found = found[::-1]
         part = found[offset : offset + limit]
         return {
-            "columns": ["id", *map(str, frame.columns)],
+            "columns": list(map(str, frame.columns)),
             "num_rows": len(frame),
             "num_found": len(found),
-            "rows": [
-                [int(id), *map(_cell, row)]
-                for id, row in zip(part.index, part.itertuples(index=False), strict=True)
-            ],
+            "rows": [list(map(_cell, row)) for row in part.itertuples(index=False)],
         }
 
     def _find_model(self) -> dict[str, Any]:
@@ -224,13 +221,14 @@ def _lines(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _frame(snapshot: Snapshot) -> pd.DataFrame:
-    return to_frame(snapshot.space, snapshot.rows, snapshot.goal)
+    """Return all rows, with their ids as a column whose name no parameter has."""
+    return to_frame(snapshot.space, snapshot.rows, snapshot.goal).reset_index()
 
 
 def _holds(frame: pd.DataFrame, word: str) -> np.ndarray:
     """Return of which rows (n,) a word of a search holds."""
     match = COMPARISON.fullmatch(word)
-    if match is not None and match[1] in ("id", *frame.columns):
+    if match is not None and match[1] in frame.columns:
         return _compares(frame, *match.groups())
     found = (frame.index == int(word)) if word.isdecimal() and len(word) < 16 else False
     kept = np.zeros(len(frame), dtype=bool) | found
@@ -243,7 +241,7 @@ def _holds(frame: pd.DataFrame, word: str) -> np.ndarray:
 
 def _compares(frame: pd.DataFrame, name: str, sign: str, wanted: str) -> np.ndarray:
     """Return of which rows a column compares so with a number or, of texts, is this one."""
-    column = frame.index.to_series() if name == "id" else frame[name]
+    column = frame[name]
     is_number = pd.api.types.is_numeric_dtype(column)
     if is_number and not pd.api.types.is_bool_dtype(column):
         try:

@@ -273,7 +273,7 @@ find("#clear").addEventListener("click", () => {
 
 // Rows, a page at a time
 
-const view = { offset: 0, sort: "id", down: true };
+const view = { offset: 0, sort: "", down: true };
 let numFound = 0;
 let latest = 0;
 
@@ -315,7 +315,7 @@ function showRows(found) {
     head.replaceChildren(line);
   }
   head.querySelectorAll("th").forEach((cell, column) => {
-    const isSorted = found.columns[column] === view.sort;
+    const isSorted = found.columns[column] === (view.sort || found.columns[0]);
     cell.setAttribute("aria-sort", isSorted ? (view.down ? "descending" : "ascending") : "none");
     cell.className = found.rows.some((row) => typeof row[column] === "number") ? "number" : "";
   });

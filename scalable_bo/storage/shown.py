@@ -9,7 +9,7 @@ from typing import Any
 from scalable_bo.evaluation.evaluator import storable
 
 MOST_PARAMETERS = 6
-LONGEST = 60  # characters of a value
+LONGEST_SHOWN = 60  # characters of a name or a value
 
 
 def describe_params(params: Mapping[str, Any]) -> str:
@@ -47,4 +47,4 @@ def html_table(title: str, rows: Mapping[str, Any]) -> str:
 
 def _short(value: Any) -> str:
     text = " ".join(storable(str(value)).split())
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"

@@ -523,6 +523,22 @@ def test_a_page_shows_parameters_that_are_not_always_active() -> None:
     assert words["size"] == "one of s, m, in this order"
 
 
+def test_parameters_may_have_the_names_of_the_page_s_own_columns_and_settings() -> None:
+    names = ["row", "ask", "value", "note", "seed", "direction"]
+    space = Space(**{name: Float(k, k + 1.0) for k, name in enumerate(names)})
+    snapshot = snapshot_of([1.0, 2.0], space=space)
+    snapshot.rows.notes[1] = "the best"
+    content = page.render(snapshot)
+    heads, *rows = cells(section(content, "Best point"))
+    assert heads == ["row_", "ask_", "value_", *names, "note_"]
+    assert rows[0][:3] + rows[0][-1:] == ["1", "added", "2", "the best"]
+    values = [f"{value:.6g}" for value in snapshot.rows.X[1].tolist()]
+    assert rows[0][3:-1] == values
+    settings = [name for name, *_ in cells(section(content, "Settings"))]
+    assert settings[: len(names)] == names
+    assert {"seed", "direction"} <= set(settings[len(names) :])
+
+
 def test_a_page_stays_small_however_much_there_is() -> None:
     generator = np.random.default_rng(0)
     params: dict[str, Any] = {

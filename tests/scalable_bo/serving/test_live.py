@@ -152,6 +152,17 @@ def test_a_search_finds_the_rows_of_which_it_holds(
     assert (found["num_found"], found["num_rows"]) == (len(found["rows"]), 13)
 
 
+def test_a_parameter_may_be_called_id() -> None:
+    study = Study(Space(id=Float(0.0, 1.0)), maximize=True)
+    study.add_data([[0.5], [0.25]], [1.0, 2.0])
+    desk = Desk(study)
+    view = LiveView(desk)
+    found = view.rows("id<0.3", "id", False, 0, 5)
+    desk.close()
+    assert found["columns"][:2] == ["id_", "id"]
+    assert [row[:2] for row in found["rows"]] == [[1, 0.25]]
+
+
 def test_rows_come_a_page_at_a_time_in_any_order(view: LiveView, desk: Desk) -> None:
     frame = desk.study.to_dataframe()
     for sort in ("value", "n", "kind", "status", "id"):
