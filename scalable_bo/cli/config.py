@@ -57,6 +57,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from torch import Tensor
 
+from scalable_bo.evaluation.evaluator import MOST_BYTES
 from scalable_bo.evaluation.executors import executor_maker
 from scalable_bo.evaluation.external import Command
 from scalable_bo.evaluation.functions import REFERENCE, load_function, require_reference
@@ -65,7 +66,6 @@ from scalable_bo.space.space import VERSION, Space
 from scalable_bo.storage.places import Place
 from scalable_bo.study.study import Study
 
-MAX_BYTES = 2**20
 Number = int | float
 
 
@@ -251,12 +251,12 @@ def read_config(file: Path) -> Config:
     """
     try:
         with file.open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
+            content = stream.read(MOST_BYTES + 1)
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}.") from error
-    if len(content) > MAX_BYTES:
+    if len(content) > MOST_BYTES:
         raise ValueError(
-            f"{file} must have at most {MAX_BYTES} bytes. Put data into a table, and name it under"
+            f"{file} must have at most {MOST_BYTES} bytes. Put data into a table, and name it under"
             " [[data]]."
         )
     try:

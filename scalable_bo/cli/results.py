@@ -18,7 +18,7 @@ def read_results(source: str) -> Iterator[dict[str, Any]]:
     Raises:
         ValueError: for what is no such line.
     """
-    from scalable_bo.evaluation.external import MAX_LINE
+    from scalable_bo.evaluation.evaluator import MOST_BYTES
 
     if source != "-" and not Path(source).is_file():
         raise ValueError(
@@ -27,10 +27,10 @@ def read_results(source: str) -> Iterator[dict[str, Any]]:
         )
     with nullcontext(sys.stdin.buffer) if source == "-" else open(source, "rb") as lines:
         number = 0
-        while content := lines.readline(MAX_LINE + 1):
+        while content := lines.readline(MOST_BYTES + 1):
             number += 1
-            if len(content) > MAX_LINE:
-                raise ValueError(f"Line {number} must have at most {MAX_LINE} bytes.")
+            if len(content) > MOST_BYTES:
+                raise ValueError(f"Line {number} must have at most {MOST_BYTES} bytes.")
             if content.strip():
                 yield _read_result(content, number)
 

@@ -34,6 +34,7 @@ SECONDS_TO_FAIL = 2.0
 # breaks it
 MAX_SUSPECTS = 64
 MAX_REASON = 500
+MOST_BYTES = 2**20  # of what others send at once: a line, a request, a configuration
 MAX_PLACES = 4  # of a traceback, in a reason
 # What an object raises that has no number
 NO_NUMBER = (AttributeError, TypeError, ValueError, RuntimeError, OverflowError)

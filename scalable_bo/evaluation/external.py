@@ -28,11 +28,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from scalable_bo.evaluation import processes
-from scalable_bo.evaluation.evaluator import AnswerError, Evaluation
+from scalable_bo.evaluation.evaluator import MAX_REASON, MOST_BYTES, AnswerError, Evaluation
 
-MAX_LINE = 2**20  # bytes of an answer
-MAX_COMPLAINT = 2000  # bytes of stderr that are kept for the reason of a failure
-SECONDS_TO_END = 2.0  # for programs that are idle, before they are killed
+MAX_COMPLAINT = 4 * MAX_REASON  # bytes of stderr, of which a character has four at most
 
 
 class Command:
@@ -127,7 +125,7 @@ class Command:
                 idle.append(self._idle.get_nowait())
         for process in idle:
             process.close_input()
-        end = time.monotonic() + SECONDS_TO_END
+        end = time.monotonic() + processes.SECONDS_TO_END
         for process in idle:
             process.wait(end - time.monotonic())
             process.kill()
@@ -269,8 +267,8 @@ class _Process:
                 if has_ended and len(self.output) == num_read:
                     self._receive(popen.stderr.fileno(), is_answer=False)
                     raise _EndedError(f"the program ended without an answer, {self._end_state()}")
-                if len(self.output) > MAX_LINE:
-                    raise _NoAnswerError(f"the answer is longer than {MAX_LINE} bytes")
+                if len(self.output) > MOST_BYTES:
+                    raise _NoAnswerError(f"the answer is longer than {MOST_BYTES} bytes")
         answer, _, rest = self.output.partition(b"\n")
         self.output = rest
         return bytes(answer)
@@ -333,7 +331,7 @@ class _Process:
         return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def _end_state(self) -> str:
-        self.wait(SECONDS_TO_END)
+        self.wait(processes.SECONDS_TO_END)
         code = self._end_status()
         if code is None:
             return "its output closed"

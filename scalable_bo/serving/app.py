@@ -25,7 +25,6 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 
-MOST_OUTCOMES = 100
 LONGEST_SEARCH = 200
 
 Id = Annotated[int, Field(ge=0, lt=2**53)]
@@ -33,11 +32,7 @@ Ids = Annotated[list[Id], Field(max_length=MOST_POINTS)]
 Worker = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:@-]+$")]
 Number = float
 Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Value = (
-    Number
-    | Annotated[list[Number | None], Field(max_length=MOST_OUTCOMES)]
-    | Annotated[dict[str, Number | None], Field(max_length=MOST_OUTCOMES)]
-)
+Value = Number | list[Number | None] | dict[str, Number | None]
 
 
 class _Body(BaseModel):

@@ -27,6 +27,7 @@ from typing import Any, NoReturn, Self
 from urllib.parse import urlsplit
 
 from scalable_bo.evaluation.evaluator import Evaluation, storable, whole_numbers
+from scalable_bo.evaluation.processes import SECONDS_BETWEEN_LOOKS
 from scalable_bo.serving.tokens import read_token
 from scalable_bo.storage.points import Point
 from surrogates.callers import quote
@@ -34,12 +35,11 @@ from surrogates.callers import quote
 logger = logging.getLogger(__name__)
 
 SECONDS_OF_A_REQUEST = 60.0
-MOST_BYTES = 2**26  # of an answer
-FIRST_PAUSE = 0.1  # seconds before a request is repeated; twice as long before each further time
+LONGEST_ANSWER = 2**26  # bytes
+FIRST_PAUSE = 0.1  # seconds before what failed is repeated; twice as long before each further time
 LONGEST_PAUSE = 10.0
 SILENT_PAUSE = 1.0  # before a longer one the caller is told what it waits for
 RENEWALS = 3  # of a lease, in its time
-LONGEST_SLEEP = 0.5  # seconds between looks at whether the caller waits no more
 REPEATED = frozenset({429, 500, 502, 503, 504})  # answers after which a request is made again
 LONGEST_REASON = 2000  # characters that a server takes
 
@@ -201,7 +201,7 @@ class RemoteStudy:
                 return RemoteBatch(ids, [point["params"] for point in points])
             end = time.monotonic() + found["retry_after"] * random.uniform(1.0, 1.5)
             while (left := end - time.monotonic()) > 0 and not stopped():
-                time.sleep(min(left, LONGEST_SLEEP))
+                time.sleep(min(left, SECONDS_BETWEEN_LOOKS))
         return RemoteBatch([], [])
 
     def tell(
@@ -371,7 +371,7 @@ class RemoteStudy:
         try:
             connection.request(method, self._prefix + path, body, self._headers)
             response = connection.getresponse()
-            answer = response.read(MOST_BYTES)
+            answer = response.read(LONGEST_ANSWER)
             if response.length:  # no error of `read` with a limit: the server was killed meanwhile
                 raise http.client.IncompleteRead(answer, response.length)
         except BaseException:

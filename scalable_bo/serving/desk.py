@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from scalable_bo.serving.client import FIRST_PAUSE
+from scalable_bo.serving.client import FIRST_PAUSE, LONGEST_PAUSE
 from scalable_bo.serving.leases import NOBODY, Lease, Leases
 from scalable_bo.serving.supply import Supply
 from scalable_bo.serving.tells import Teller, Told
@@ -21,9 +21,8 @@ from scalable_bo.storage.rounds import Batch
 from scalable_bo.study.study import Study
 from surrogates import checks
 
-LONGEST_WAIT = 5.0  # seconds until a worker that got nothing asks again
 IDLE_ASKS_A_SECOND = 200.0  # at most, of all workers that wait
-SECONDS_OF_IDLENESS = 2.0 * LONGEST_WAIT  # after which a worker that asked in vain waits no more
+SECONDS_OF_IDLENESS = 2.0 * LONGEST_PAUSE  # after which a worker that asked in vain waits no more
 
 
 class UnavailableError(RuntimeError):
@@ -111,7 +110,7 @@ class Desk:
         self.pool.note(len(ids), num_waiting, num_idle)
         if not points and not is_all and (trouble := self.pool.trouble):
             raise UnavailableError(f"The study cannot be asked: {trouble}")
-        wait = min(max(FIRST_PAUSE, num_idle / IDLE_ASKS_A_SECOND), LONGEST_WAIT)
+        wait = min(max(FIRST_PAUSE, num_idle / IDLE_ASKS_A_SECOND), LONGEST_PAUSE)
         return Handout(points, 0.0 if points or is_all else wait, is_all)
 
     def tell(self, told: Sequence[Told]) -> Future[None]:

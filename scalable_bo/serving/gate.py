@@ -15,12 +15,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from scalable_bo.evaluation.evaluator import MOST_BYTES
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-MOST_BYTES = 2**20  # of a body
 SECONDS_OF_A_BODY = 30.0  # until which all of it must have come
 MOST_ADDRESSES = 10_000
 # Answers that say that a request was wrong; 409 says that it came too late

@@ -13,10 +13,10 @@ from types import FrameType
 from typing import Self
 
 from scalable_bo._packages import require
+from scalable_bo.evaluation.processes import SECONDS_TO_END
 from scalable_bo.serving.app import make_app
 from scalable_bo.serving.client import is_loopback
 from scalable_bo.serving.desk import Desk
-from scalable_bo.serving.supply import SECONDS_TO_END
 from scalable_bo.serving.tokens import new_token, read_or_make_token
 from scalable_bo.study.study import Study
 from surrogates import checks

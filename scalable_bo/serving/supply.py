@@ -11,15 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 
+from scalable_bo.evaluation.processes import SECONDS_TO_END
+from scalable_bo.serving.client import FIRST_PAUSE, LONGEST_PAUSE
 from scalable_bo.storage.rounds import Batch
 from scalable_bo.study.asynchronous import AbandonedError, number_to_ask_for
 from scalable_bo.study.design import NotEnoughLeftError
 
 MOST_POINTS = 1000  # of an ask, and of a request
 SECONDS_OF_RATE = 30.0  # that the rate of asks is a mean of, those long ago counting for less
-SECONDS_TO_END = 5.0  # that what is under way is waited for when the server ends
-FIRST_PAUSE = 1.0  # seconds, after an ask that failed; twice as long after each further one
-LONGEST_PAUSE = 60.0
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,9 @@ import secrets
 import stat
 from pathlib import Path
 
+from scalable_bo.evaluation.evaluator import MOST_BYTES
+
 NUM_BYTES = 32
-LONGEST = 4096  # bytes of a file
 
 
 def new_token() -> str:
@@ -26,7 +27,7 @@ def read_or_make_token(file: Path) -> str:
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "r+b") as stream:
         _require_private(file, stream.fileno())
-        content = stream.read(LONGEST)
+        content = stream.read(MOST_BYTES)
         if not content:  # it is new, or of a server that was killed before it had one
             token = new_token()
             stream.write(f"{token}\n".encode())
@@ -49,7 +50,7 @@ def read_token(file: Path) -> str:
         )
     with file.open("rb") as stream:
         _require_private(file, stream.fileno())
-        return _token_in(file, stream.read(LONGEST))
+        return _token_in(file, stream.read(MOST_BYTES))
 
 
 def _require_private(file: Path, descriptor: int) -> None:

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scalable_bo.cli.config import MAX_BYTES, read_config
+from scalable_bo.cli.config import read_config
 from scalable_bo.cli.results import read_results
+from scalable_bo.evaluation.evaluator import MOST_BYTES
 from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.parameters import Categorical, Float, Int
 from scalable_bo.space.space import Space
@@ -619,7 +620,7 @@ WRONG = [
     ('executor = "none"', 'executor = "process"', "got 'process'. Did you mean `processes`"),
     ("[study]", "[study", "study.toml is no TOML"),
     ("[study]", "x = " + "[" * 10_000, "study.toml is no TOML"),
-    ("[study]", "#" * MAX_BYTES + "\n[study]", f"must have at most {MAX_BYTES} bytes"),
+    ("[study]", "#" * MOST_BYTES + "\n[study]", f"must have at most {MOST_BYTES} bytes"),
 ]
 
 
