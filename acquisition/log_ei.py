@@ -29,7 +29,7 @@ from torch import Tensor
 from acquisition.candidates import all_inputs, model_list
 from acquisition.climbing import climb
 from acquisition.outcomes import Outcome, only_output
-from acquisition.selection import KnownPoints, Moves, distinct_best
+from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, Moves, distinct_best
 from acquisition.strategy import FEW_VALUES, ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from surrogates import PathwiseGP, memory
@@ -48,16 +48,14 @@ LIGHT_SAMPLER = partial(
     num_steps=40,
     uniform_fraction=0.5,
 )
-NUM_SAMPLES = 128  # joint draws of outcomes behind the improvement of several points
-NUM_DRAWS = 64  # of the values at pending points
-MOST_PENDING = 32  # points whose values are drawn with a new one's
-NUM_BEST = 4  # data points that it is sought around
 # A surrogate of a function without noise may take that much of the values' variance for
 # noise. More is noise, or ripples that the kernel is too smooth for.
 NEGLIGIBLE_NOISE = 1e-2
 FEWEST_REPEATED = 30  # values, before which a fit says little of noise
-NEAR = 1e-4  # in units of the box's sides: where two values differ by noise alone
-BESIDE = 1e-5  # of a repeated point, which is a new one all the same
+# In units of the box's sides: of a repeated point, which is a new one all the same, and where two
+# values differ by noise alone
+BESIDE = 10.0 * DUPLICATE_DISTANCE
+NEAR = 10.0 * BESIDE
 REPEATED = "; the first beside the best value, to tell noise from ripples"
 
 
@@ -83,6 +81,10 @@ class LogEIStrategy(ForFewValues):
     Args:
         sampler: makes the search in a set that is more than a box, of a model, bounds, ``seed`` and
             constraints, as in :class:`ThompsonStrategy`; ``None`` for a light one.
+        num_samples: joint draws of several outcomes.
+        num_draws: of one output's values at pending points.
+        most_pending: points, the latest ones, whose values are drawn with a new one's.
+        num_leaders: of the best data points, that the improvement is sought around.
 
     References:
         Ament et al. (2023), "Unexpected Improvements to Expected Improvement for Bayesian
@@ -93,12 +95,16 @@ class LogEIStrategy(ForFewValues):
 
     name: ClassVar[str] = "log-ei"
     sampler: Sampler | None = None
+    num_samples: int = 128
+    num_draws: int = 64
+    most_pending: int = 32
+    num_leaders: int = 4
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
         models = model_list(request.model)
         bounds = request.bounds
-        improvement = _Improvement.of(models, request)
+        improvement = _Improvement.of(models, request, self)
         pending = bounds[:0] if request.X_pending is None else request.X_pending
         repeated = beside_the_best(request)
         pending = torch.cat([pending, repeated])
@@ -211,13 +217,13 @@ class _Posterior:
         rounding = len(self.weights) * torch.finfo(X.dtype).eps  # which is left of no variance
         return means, torch.maximum(prior - explained, rounding * prior)
 
-    def draw(self, X: Tensor, seed: int) -> Tensor:
-        """Return draws (k, ``NUM_DRAWS``) of the output at X (k, d), without noise."""
+    def draw(self, X: Tensor, num_draws: int, seed: int) -> Tensor:
+        """Return draws (k, ``num_draws``) of the output at X (k, d), without noise."""
         projected = CrossCovariance.apply(X, self.tiles) @ self.inverse_root.mT
         known = projected @ projected.mT
         root, _ = jittered_cholesky(self.data.kernel(X).to_dense() - known, overwrite=True)
         means, _ = self.moments(X)
-        return means + root @ draw_sobol_normal_samples(len(X), NUM_DRAWS, seed=seed).to(root).mT
+        return means + root @ draw_sobol_normal_samples(len(X), num_draws, seed=seed).to(root).mT
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,6 +237,7 @@ class _Improvement:
         best: the best objective by the means at the data, of feasible points if there are any.
         leaders: (b, d) the data points with the largest of these.
         sign: of the model's one output if that is the objective; ``None`` for another.
+        strategy: how many draws and pending points there are.
     """
 
     model: PathwiseGP | ModelListGP
@@ -239,10 +246,13 @@ class _Improvement:
     best: Tensor
     leaders: Tensor
     sign: float | None
+    strategy: LogEIStrategy
 
     @classmethod
     @torch.no_grad()
-    def of(cls, models: tuple[PathwiseGP, ...], request: Request) -> "_Improvement":
+    def of(
+        cls, models: tuple[PathwiseGP, ...], request: Request, strategy: LogEIStrategy
+    ) -> "_Improvement":
         copies = [deepcopy(model).double().eval() for model in models]
         model = copies[0] if len(copies) == 1 else ModelListGP(*copies)
         goal = request.goal
@@ -258,26 +268,31 @@ class _Improvement:
         best = values[feasible].max() if feasible.any() else values.min()
         ranking = torch.where(feasible, values, values.min()).argsort(descending=True)
         whole = given is only_output and not constraints and _is_gaussian(model)
-        leaders = X[ranking[torch.arange(NUM_BEST, device="cpu") % len(X)]]
+        leaders = X[ranking[torch.arange(strategy.num_leaders, device="cpu") % len(X)]]
 
         def objective(Y: Tensor) -> Tensor:
             return sign * given(Y)
 
-        return cls(model, objective, constraints, best, leaders, sign if whole else None)
+        own_sign = sign if whole else None
+        return cls(model, objective, constraints, best, leaders, own_sign, strategy)
 
     def beside(self, pending: Tensor, seed: int) -> _Logarithm:
         """Return the logarithm of the expected improvement of a point jointly with pending ones."""
-        pending = pending[-MOST_PENDING:].double()
+        pending = pending[-self.strategy.most_pending :].double()
         if self.sign is not None:
             assert isinstance(self.model, PathwiseGP)
-            of_points = _of_one_output(
-                self.model, self._given_values, self.sign, pending, seed % 2**31
+            num_draws = self.strategy.num_draws
+            return _Logarithm(
+                _of_one_output(
+                    self.model, self._given_values, self.sign, pending, num_draws, seed % 2**31
+                )
             )
-            return _Logarithm(of_points)
         joint: AcquisitionFunction = qLogExpectedImprovement(
             self.model,
             self.best,
-            sampler=SobolQMCNormalSampler(torch.Size([NUM_SAMPLES]), seed=seed % 2**31),
+            sampler=SobolQMCNormalSampler(
+                torch.Size([self.strategy.num_samples]), seed=seed % 2**31
+            ),
             objective=GenericMCObjective(_without_inputs(self.objective)),
             X_pending=pending if len(pending) else None,
             constraints=list(self.constraints) or None,
@@ -346,7 +361,12 @@ def _is_gaussian(model: PathwiseGP | ModelListGP) -> bool:
 
 @torch.no_grad()
 def _of_one_output(
-    model: PathwiseGP, posterior: _Posterior, sign: float, pending: Tensor, seed: int
+    model: PathwiseGP,
+    posterior: _Posterior,
+    sign: float,
+    pending: Tensor,
+    num_draws: int,
+    seed: int,
 ) -> Callable[[Tensor], Tensor]:
     """Return the logarithm of the expected improvement of a model's one output, with this posterior
     given its values, beside pending points, as a function from points (k, d) to (k,).
@@ -356,8 +376,8 @@ def _of_one_output(
     kept = 0 if _is_noisy(data) else len(data.X)  # of the values; the others are drawn
     best = (sign * posterior.moments(data.X)[0]).amax(0)
     if kept < len(X):
-        drawn = posterior.draw(X[kept:], seed)
-        Y = torch.cat([data.y[:kept].unsqueeze(1).expand(-1, NUM_DRAWS), drawn])
+        drawn = posterior.draw(X[kept:], num_draws, seed)
+        Y = torch.cat([data.y[:kept].unsqueeze(1).expand(-1, num_draws), drawn])
         noise = torch.cat([data.noise.expand_as(data.y)[:kept], torch.zeros_like(drawn[:, 0])])
         posterior = _Posterior.of(data, X, Y, noise)
         best = (sign * drawn).amax(0).maximum(best if kept else best.new_tensor(-math.inf))

@@ -23,11 +23,10 @@ ADAM_EPSILON = 1e-8
 # Values may tell one maximum from another, but not the points beside one
 NUM_COMPARED = 64  # candidates
 LARGEST_ROUNDING = 0.05  # beside how far the values of a path differ from candidate to candidate
-FINE_RATE = 0.1  # of the ascent by such values, where the paths themselves are ascended after it
 # of the starts, from one stage of a pruned ascent to the next
 KEPT = 1 / 3
 FEWEST_KEPT = 4
-LAST_RATE = 0.1  # of the learning rate, at the end of a pruned ascent
+LAST_RATE = 0.1  # of the learning rate, at the end of an ascent, where another may go on
 # For ascents on functions of few terms
 NUM_CENTRES = 1000
 FEWEST_STARTS = 10

@@ -23,11 +23,6 @@ from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, SamplePaths, checks
 from surrogates.callers import quote
 
-FEW_POINTS = 8  # chosen one by one
-SOME_POINTS = 50  # begun like that
-NUM_IMPROVING = 4  # of some points
-TEMPERED = 0.5  # of the paths of a batch of many
-LEAST_TOLERANCE = 3  # batches without success in a trust region
 # Where many points lie in regions, few ascents do: those of the whole box are to stay near the data
 FEW_ASCENTS = partial(
     ParallelThompsonSampling, num_candidates=1500, num_rounds=10, num_starts=10, num_steps=60
@@ -46,12 +41,11 @@ class ThompsonStrategy:
         sampler: makes the acquisition of a model, bounds, ``seed`` and what else the request holds,
             such as ``partial(ParallelThompsonSampling, num_starts=30)``; ``None`` for
             :func:`default_sampler`.
-        tempered: let the i-th of q paths deviate from the mean by i / (``TEMPERED`` q) of what it
-            does, and those after that share of them as they do, so that the batch leads from the
-            mean's maximiser to those of paths. In many dimensions, where little is known of most of
-            the box, the maximisers of paths lie there, and few batches learn nothing of the
-            optimum. Paths of several outputs, and those that several processes share, are left as
-            they are.
+        tempered: let the i-th of the first half of q paths deviate from the mean by 2 i / q of what
+            it does, so that the batch leads from the mean's maximiser to those of paths. In many
+            dimensions, where little is known of most of the box, the maximisers of paths lie there,
+            and few batches learn nothing of the optimum. Paths of several outputs, and those that
+            several processes share, are left as they are.
     """
 
     shares: ClassVar[bool] = True
@@ -98,23 +92,25 @@ class TrustRegionStrategy(ForFewValues):
     shrinks by the batches so far.
 
     A region that has become too small starts again at its full length; where it holds fewer than q
-    points, such as on a grid, the whole box is searched. A region is shrunk after 3 batches without
-    success at the earliest: large batches tell much of it, and it is gone after 7 that shrink it.
+    points, such as on a grid, the whole box is searched.
 
     Args:
         sampler: as in :class:`ThompsonStrategy`, and ``trust_region``.
+        least_tolerance: batches without success after which a region is shrunk at the earliest:
+            large batches tell much of it, and it is gone after 7 that shrink it.
     """
 
     name: ClassVar[str] = "turbo"
     shares: ClassVar[bool] = True
     sampler: Sampler | None = None
+    least_tolerance: int = 3
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
         maximize = request.goal.get("maximize", True)
         start = TrustRegion(request.bounds.shape[1], request.q, maximize=maximize)
         assert start.failure_tolerance is not None  # it has chosen
-        tolerance = max(LEAST_TOLERANCE, start.failure_tolerance)
+        tolerance = max(self.least_tolerance, start.failure_tolerance)
         start = replace(start, failure_tolerance=tolerance)
         region = start
         for values in request.batches:
@@ -167,7 +163,7 @@ class SeveralRegionsStrategy(ForFewValues):
 class AutoStrategy(ForFewValues):
     """Expected improvement for few points, Thompson sampling for many, and for some both.
 
-    Each of up to 8 points is worth its search. Of up to 50, the first 4 are chosen like that, for
+    Each of few points is worth its search. Of some points, the first are chosen like that, for
     precision, and the others by paths, for diversity: joint improvements take longer than paths.
     Beyond, all are chosen by paths, half of them tempered, but for one beside the best value where
     noise may as well be ripples, as in :class:`LogEIStrategy`; among more than 1000 values, by
@@ -175,11 +171,18 @@ class AutoStrategy(ForFewValues):
 
     Args:
         sampler: as in :class:`ThompsonStrategy`, which it is for.
+        few_points: up to so many are few.
+        some_points: up to so many are some.
+        num_improving: of some points, those chosen by expected improvement; no more than
+            ``few_points``.
     """
 
     name: ClassVar[str] = "auto"
     shares: ClassVar[bool] = True
     sampler: Sampler | None = None
+    few_points: int = 8
+    some_points: int = 50
+    num_improving: int = 4
 
     def reason(self, request: Request) -> str:
         """Return in a line how points are chosen, as :class:`ChoosingStrategy` has it."""
@@ -188,15 +191,15 @@ class AutoStrategy(ForFewValues):
         among = f"{q} among {num_values}"
         if num_values > FEW_VALUES:
             return f"thompson: {among}, more than {FEW_VALUES} values"
-        if q > SOME_POINTS:
+        if q > self.some_points:
             way = "tempered thompson" if _can_temper(request) else "thompson"
-            reason = f"{way}: {among}, more than {SOME_POINTS} points"
+            reason = f"{way}: {among}, more than {self.some_points} points"
             return reason if request.shared else with_repeat(reason, request)
-        if q > FEW_POINTS:
-            most = SOME_POINTS
-            ways = f"{NUM_IMPROVING} by log-ei, {q - NUM_IMPROVING} by thompson"
+        if q > self.few_points:
+            most = self.some_points
+            ways = f"{self.num_improving} by log-ei, {q - self.num_improving} by thompson"
         else:
-            most = FEW_POINTS
+            most = self.few_points
             ways = "log-ei"
         reason = f"{ways}: {among}, at most {most} points and {FEW_VALUES} values"
         return with_repeat(reason, request)
@@ -205,18 +208,18 @@ class AutoStrategy(ForFewValues):
         """Return the batch; as :class:`Strategy` has it."""
         num_values = len(all_inputs(model_list(request.model)))
         others = ThompsonStrategy(self.sampler)
-        if num_values > FEW_VALUES or (request.shared and request.q > SOME_POINTS):
+        if num_values > FEW_VALUES or (request.shared and request.q > self.some_points):
             return others.generate(request)
-        if request.q <= FEW_POINTS:
+        if request.q <= self.few_points:
             return LogEIStrategy().generate(request)
-        if request.q > SOME_POINTS:
+        if request.q > self.some_points:
             tempered = ThompsonStrategy(self.sampler, tempered=True)
             first = beside_the_best(request)
             if not len(first):
                 return tempered.generate(request)
             return torch.cat([first, tempered.generate(_rest(request, first, request.q - 1))])
-        first = LogEIStrategy().generate(replace(request, q=NUM_IMPROVING, paths=None))
-        rest = _rest(request, first, request.q - NUM_IMPROVING)
+        first = LogEIStrategy().generate(replace(request, q=self.num_improving, paths=None))
+        rest = _rest(request, first, request.q - self.num_improving)
         return torch.cat([first, others.generate(rest)])
 
 
@@ -276,7 +279,7 @@ def _tempered(request: Request) -> Request:
         paths = model.paths(request.q, generator=request.generator)
     assert isinstance(paths, SamplePaths)  # of one output
     numbers = torch.arange(1, request.q + 1, device=request.bounds.device)
-    shares = numbers.to(request.bounds) / (TEMPERED * request.q)
+    shares = numbers.to(request.bounds) / (0.5 * request.q)
     return replace(request, paths=paths.tempered(shares.clamp(max=1.0)))
 
 

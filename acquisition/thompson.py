@@ -21,7 +21,7 @@ from acquisition.candidates import (
 from acquisition.constraints import FeasibleSet, LinearConstraint, TooFewPoints
 from acquisition.multistart import (
     FEWER_STEPS,
-    FINE_RATE,
+    LAST_RATE,
     OWN_STEPS,
     Condensed,
     Functions,
@@ -478,7 +478,7 @@ class ParallelThompsonSampling:
             reached = furthest(points, sign * values)
             fewer = self.num_steps // FEWER_STEPS
             points, values = climb(
-                functions, reached, num_steps=fewer, learning_rate=FINE_RATE * rate
+                functions, reached, num_steps=fewer, learning_rate=LAST_RATE * rate
             )
         return best_first(points, sign * values)
 

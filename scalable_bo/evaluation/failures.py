@@ -6,25 +6,26 @@ from collections.abc import Sequence
 
 from scalable_bo.evaluation.evaluator import Evaluation
 
-# So many evaluations that raise the same, before any that does not, end a run
-FAILURES_ALIKE = 3
-FAILURES_IN_A_ROW = 10  # or as many as there are points in a batch, if that is more
-
 
 class FailureLimit:
     """Counts failures.
 
-    Without a maximum, a number of failures in a row is too many, and so are three evaluations that
+    Without a maximum, a number of failures in a row is too many, and so are a few evaluations that
     raise the same before any gave a value: the objective does not work at all.
 
     Args:
         maximum: of failures, over all evaluations; ``None`` for the rules above.
-        batch: points that are evaluated together.
+        batch: points that are evaluated together, which may all fail.
+        alike: how many that raise the same are too many.
+        in_a_row: how many failures in a row are too many.
     """
 
-    def __init__(self, maximum: int | None, batch: int = 1) -> None:
+    def __init__(
+        self, maximum: int | None, batch: int = 1, *, alike: int = 3, in_a_row: int = 10
+    ) -> None:
         self._maximum = maximum
-        self._in_a_row = max(batch, FAILURES_IN_A_ROW)
+        self._in_a_row = max(batch, in_a_row)
+        self._num_alike = alike
         self._total = 0
         self._row = 0
         self._alike: str | None = None  # what all so far have raised
@@ -46,11 +47,11 @@ class FailureLimit:
             self._total += failed
             if failed:
                 self._last = one
-            if self._maximum is None and self._alike and self._row == FAILURES_ALIKE:
+            if self._maximum is None and self._alike and self._row == self._num_alike:
                 break
         if self._maximum is not None and self._total > self._maximum:
             what = f"{self._total} evaluations failed, more than `max_failures` = {self._maximum}"
-        elif self._maximum is None and self._alike and self._row >= FAILURES_ALIKE:
+        elif self._maximum is None and self._alike and self._row >= self._num_alike:
             what = f"The first {self._row} evaluations all raised the same"
         elif self._maximum is None and self._row >= self._in_a_row:
             what = f"The last {self._row} evaluations failed, and `max_failures` is not set"

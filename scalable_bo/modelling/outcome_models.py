@@ -13,13 +13,12 @@ from scalable_bo.modelling.training import TrainingData
 from scalable_bo.storage.storage import Ask
 from surrogates import PathwiseGP
 
-REFITTED_UP_TO = 100  # values: a fit at every ask
-
 
 @dataclass(eq=False)
 class OutcomeModels:
-    """A model of each outcome, all of them refitted together: at every ask of few values, and then
-    whenever the values have grown. They are made again from the values after a restart.
+    """A model of each outcome, all of them refitted together: at every ask while there are few
+    values of all outcomes, and then whenever they have grown. They are made again from the values
+    after a restart.
 
     Attributes:
         factory: of models.
@@ -47,9 +46,9 @@ class OutcomeModels:
             data: returns the first values of each outcome.
         """
         refits = [ask for ask in asks if ask.refitted]
-        refit = not refits or num_observed <= REFITTED_UP_TO
-        refit |= bool(refits) and num_observed >= REFIT_GROWTH * refits[-1].num_observed
         known = data(num_observed)
+        refit = not refits or num_observed * len(known) <= FITTED_ALWAYS_UP_TO
+        refit |= bool(refits) and num_observed >= REFIT_GROWTH * refits[-1].num_observed
         # The fit is of the values of the last refit as they stand now, so that a restart repeats it
         basis = known if refit else data(refits[-1].num_observed)
         if refit or not _are_alike(basis, self._fitted_to):

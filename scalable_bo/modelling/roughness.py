@@ -12,12 +12,11 @@ from surrogates.rules.data_set import DataSet
 
 # Lengthscales of a rough part, in those of the kernel
 LENGTHSCALES = (0.3, 0.1, 0.03, 0.01)
-MOST_COMPARED = 500  # the latest values, which are those near the optimum
 REMAINDER = 1e-6  # of the variance of noise, beside a rough part in its place
 
 
 @torch.no_grad()
-def evidence_of_roughness(data: DataSet) -> float:
+def evidence_of_roughness(data: DataSet, num_compared: int = 500) -> float:
     """Return by how much the log likelihood of the values, in nats, is larger if the noise is a
     rough part of the function: with the covariance σ² R in place of σ² I.
 
@@ -27,9 +26,10 @@ def evidence_of_roughness(data: DataSet) -> float:
 
     Args:
         data: in float64, with one variance of the noise.
+        num_compared: of the latest values, which are those near the optimum.
     """
-    X = data.X[-MOST_COMPARED:]
-    residuals = data.y[-MOST_COMPARED:] - data.mean_module(X)
+    X = data.X[-num_compared:]
+    residuals = data.y[-num_compared:] - data.mean_module(X)
     covariance = data.kernel(X).to_dense()
     identity = torch.eye(len(X), device="cpu").to(X)
     rough = []

@@ -23,11 +23,7 @@ from scalable_bo.storage.shown import describe_params
 LARGEST = 1e300  # beyond, the width of an axis could overflow
 MAGNITUDES = 1e3  # positive values whose largest is so many times their smallest: a log axis
 POINTS_OF_CURVE = 81
-SIDE_OF_CONTOUR = 41
 MOST_SLICES = 12
-MOST_AXES = 60
-NUM_BEST_LINES = 50
-NUM_OTHER_LINES = 200
 # The steps of an ask: fitting hyperparameters, drawing paths, maximising them
 STEPS = (("fit", "green"), ("solve", "blue"), ("search", "orange"))
 
@@ -263,13 +259,18 @@ def slices(snapshot: Snapshot, outcome: int = 0, names: Sequence[str] | None = N
 
 
 def contour(
-    snapshot: Snapshot, outcome: int = 0, names: Sequence[str] | None = None
+    snapshot: Snapshot,
+    outcome: int = 0,
+    names: Sequence[str] | None = None,
+    *,
+    side: int = 41,
 ) -> Picture | None:
     """Return the mean of an outcome over two parameters, all others as in ``snapshot.shown_row``,
     NaN where one of them is not active, and the observed points; ``None`` where there are not two.
 
     Args:
         names: of both; ``None`` for the two that matter most of those that are active there.
+        side: points of a parameter, at most.
     """
     space = snapshot.space
     row = np.array([snapshot.shown_row], dtype=np.int64)
@@ -280,7 +281,7 @@ def contour(
     if len(names) < 2:
         return None
     columns = [space.names.index(name) for name in names]
-    x, y = (space.params[name].spread(SIDE_OF_CONTOUR) for name in names)
+    x, y = (space.params[name].spread(side) for name in names)
     X = base.repeat(len(y) * len(x), 1)
     X[:, columns[0]] = x.repeat(len(y))
     X[:, columns[1]] = y.repeat_interleave(len(x))
@@ -381,30 +382,40 @@ class Lines:
         return np.nan_to_num(np.column_stack(places))
 
 
-def lines(snapshot: Snapshot, names: Sequence[str] | None = None, *, whole: bool = False) -> Lines:
+def lines(
+    snapshot: Snapshot,
+    names: Sequence[str] | None = None,
+    *,
+    whole: bool = False,
+    num_best: int = 50,
+    num_others: int = 200,
+    most_axes: int = 60,
+) -> Lines:
     """Return the best rows, and some of the others, across the axes of some parameters.
 
     Args:
-        names: ``None`` for all, of more than sixty the first.
+        names: ``None`` for all.
         whole: return all rows, on the axes of all parameters.
+        num_best: of the best rows.
+        num_others: of the other rows, evenly spread over their ranks.
+        most_axes: of the first parameters.
     """
     rows = snapshot.ranked
     space = snapshot.space
     goal = snapshot.goal
-    count = len(rows) if whole else NUM_OTHER_LINES
-    rest = rows[NUM_BEST_LINES:]
-    others = rest[thin(len(rest), count)]
-    drawn = np.concatenate([rows[:NUM_BEST_LINES], others])
-    shown = list(space.names if names is None else names)[: None if whole else MOST_AXES]
+    rest = rows[num_best:]
+    others = rest[thin(len(rest), len(rows) if whole else num_others)]
+    drawn = np.concatenate([rows[:num_best], others])
+    shown = list(space.names if names is None else names)[: None if whole else most_axes]
     outcomes = ["value"] if goal is None else list(goal.objectives)
     Y = snapshot.outcomes.numpy()[drawn, : len(outcomes)]
     X = snapshot.rows.X.numpy()[drawn][:, [space.names.index(name) for name in shown]]
     axes = [Axis.of(name, space.params[name]) for name in shown]
     axes += [Axis.around(name, y, margin=0.0) for name, y in zip(outcomes, Y.T, strict=True)]
-    num_best = len(drawn) - len(others)
+    count = len(drawn) - len(others)
     num_first = 1 if goal is None else max(1, int(goal.front(snapshot.outcomes[drawn]).sum()))
-    first = ["orange"] * num_first + ["blue"] * (num_best - num_first)
-    colours = [*first[:num_best], *["faint"] * len(others)]
+    first = ["orange"] * num_first + ["blue"] * (count - num_first)
+    colours = [*first[:count], *["faint"] * len(others)]
     notes = []
     if names is None and len(shown) < space.dim:
         notes.append(f"{len(shown)} of {space.dim} parameters.")

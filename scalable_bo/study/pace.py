@@ -32,8 +32,6 @@ from surrogates.solvers.auto import EPOCHS_OF_DIRECT
 SHARE = 0.75  # of the time, for what is predicted; the fit ends when the rest of it is over
 EPOCHS = 8.0  # n² products that an iterative solve is expected to take
 PROBED_COLUMNS = 8192
-POINTS_A_REGION = 50
-MOST_REGIONS = 4
 
 
 @dataclass(frozen=True)
@@ -108,12 +106,22 @@ class Plan:
     reason: str
 
 
-def plan_ask(n: int, q: int, seconds: float, rates: Rates) -> Plan:
-    """Return what an ask for q points among n values is to be by, to take so many seconds."""
+def plan_ask(
+    n: int,
+    q: int,
+    seconds: float,
+    rates: Rates,
+    *,
+    points_a_region: int = 50,
+    most_regions: int = 4,
+) -> Plan:
+    """Return what an ask for q points among n values is to be by, to take so many seconds: where
+    that is not all values, a region for every so many points, and so many at most.
+    """
     whole = predicted_seconds(n, q, rates)
     if whole <= SHARE * seconds or n <= FIRST_FIT_POINTS:
         return Plan(None, 0, f"all {n} values, predicted to take {whole:.2g} of {seconds:g} s")
-    regions = min(MOST_REGIONS, math.ceil(q / POINTS_A_REGION))
+    regions = min(most_regions, math.ceil(q / points_a_region))
     share = math.ceil(q / regions)
     m = FIRST_FIT_POINTS
     while 2 * m <= n and regions * predicted_seconds(2 * m, share, rates) <= SHARE * seconds:

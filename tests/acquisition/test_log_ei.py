@@ -100,7 +100,7 @@ def test_with_noise_the_best_of_the_function_at_the_data_is_improved(num_pending
     request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), X_pending=pending)
     points = problems.uniform(40, 2, seed=3)
     none = UNIT[:0] if pending is None else pending
-    improvement = _Improvement.of((model,), request)
+    improvement = _Improvement.of((model,), request, LogEIStrategy())
     found = torch.stack([improvement.beside(none, seed).mean(points) for seed in range(16)]).exp()
     # By draws of all of them together
     together = torch.cat([points, X, none])
@@ -282,7 +282,7 @@ def test_joint_draws_have_the_covariance_of_the_posterior_at_any_output_scale(
     y = scale**0.5 * problems.normal(n)
     data = DataSet(X, y, scale * X.new_full((n,), noise), kernel, ConstantMean().double())
     posterior = _Posterior.of(data, X, y.unsqueeze(1), data.noise)
-    draws = torch.cat([posterior.draw(Q, seed) for seed in range(64)], 1)
+    draws = torch.cat([posterior.draw(Q, 64, seed) for seed in range(64)], 1)
     deviations = (draws - posterior.moments(Q)[0]) / scale**0.5
     covariance = deviations @ deviations.T / draws.shape[1]
     variance = expected.diagonal().clamp_min(0.0)

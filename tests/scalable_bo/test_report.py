@@ -729,7 +729,7 @@ def test_a_parameter_that_is_not_active_does_not_act_in_a_contour() -> None:
     assert picture is not None and "It is blank where" in picture.note
     (panel,) = picture.panels
     cells_of = panel.marks[0]
-    assert cells_of.z.shape == (views.SIDE_OF_CONTOUR, 2)
+    assert cells_of.z.shape == (41, 2)
     assert np.isnan(cells_of.z[:, 0]).all() and np.isfinite(cells_of.z[:, 1]).all()
     assert (panel.x.kind, list(panel.x.labels)) == ("category", ["tree", "net"])
     areas = re.findall(r'<rect class="level" x="(.*?)%"[^>]* width="(.*?)%"', draw(picture))
