@@ -15,7 +15,7 @@ from torch import Tensor
 from acquisition.constraints import FeasibleSet
 from acquisition.multistart import Functions, screen
 from acquisition.selection import best_first
-from surrogates.fitting.search import SCIPYS_BLAS
+from surrogates.fitting.search import with_one_blas_thread
 
 
 def climb(
@@ -70,7 +70,7 @@ def _ascended(
         return function.each(_from_cube(U, feasible).transpose(0, 1)).squeeze(0)
 
     # BoTorch shows what a line search that ends early says whatever the filters are
-    with warnings.catch_warnings(record=True), SCIPYS_BLAS.limit(limits=1):
+    with warnings.catch_warnings(record=True), with_one_blas_thread():
         U, values = gen_candidates_scipy(
             _to_cube(starts, feasible).unsqueeze(1),
             values_at,  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import TypeVar
 
@@ -56,8 +56,6 @@ Result = TypeVar("Result")
 
 # When the free memory was asked for last, and what it was
 _looks: dict[torch.device, tuple[float, int]] = {}
-_keepers = 0
-_keepers_lock = threading.Lock()
 
 
 def default_budget(device: torch.device) -> int:
@@ -211,6 +209,36 @@ def seconds(call: Callable[[], object], device: torch.device) -> float:
     return min(times)
 
 
+class SharedContext:
+    """A context for the whole process: the first thread to enter it changes what it changes, and
+    the last to leave restores that.
+
+    Args:
+        make: makes the context.
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager[object]]) -> None:
+        self._make = make
+        self._entered = ExitStack()
+        self._num_inside = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if self._num_inside == 0:
+                self._entered.enter_context(self._make())
+            self._num_inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._num_inside -= 1
+                if self._num_inside == 0:
+                    self._entered.close()
+
+
+@SharedContext
 @contextmanager
 def keeping_freed() -> Iterator[None]:
     """Keep the memory of tensors freed inside the context, or function, for the next ones, and give
@@ -218,22 +246,14 @@ def keeping_freed() -> Iterator[None]:
 
     Tensors above 32 MiB are otherwise mapped anew each time, and their first touch costs more than
     most arithmetic on them. On the CPU and with the GNU C library; elsewhere, and where an
-    environment variable sets the allocator, nothing changes. For all threads, until the last
-    context ends.
+    environment variable sets the allocator, nothing changes.
     """
-    global _keepers
-    with _keepers_lock:
-        _keepers += 1
-        if _keepers == 1:
-            _set_allocator(KEEPING)
+    _set_allocator(KEEPING)
     try:
         yield
     finally:
-        with _keepers_lock:
-            _keepers -= 1
-            if _keepers == 0:
-                _set_allocator(USUAL)
-                give_back()
+        _set_allocator(USUAL)
+        give_back()
 
 
 def _set_allocator(settings: dict[int, int]) -> None:

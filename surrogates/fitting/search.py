@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from threadpoolctl import ThreadpoolController
 from torch import Tensor
 from torch.nn import Module
 
+from surrogates import memory
 from surrogates.fitting.batched import BatchedGP
 from surrogates.rules.hyperparameters import Coordinates, StepCallback, learned_elsewhere, log_prior
 from surrogates.rules.limits import LONGEST, lengthscale_limits, resolution
@@ -35,6 +37,7 @@ NOT_FINITE = (
 # A step of SciPy's L-BFGS-B factorises matrices of 20 rows. Threads of the BLAS that comes with
 # SciPy wait for one another far longer than that takes, so a search limits them to one.
 SCIPYS_BLAS = ThreadpoolController().select(prefix="libscipy_openblas")
+with_one_blas_thread = memory.SharedContext(partial(SCIPYS_BLAS.limit, limits=1))
 
 
 class Search:
@@ -112,7 +115,7 @@ class Search:
                         raise StopIteration
 
         try:
-            with SCIPYS_BLAS.limit(limits=1):
+            with with_one_blas_thread():
                 minimize(
                     evaluate,
                     free.first,

@@ -13,7 +13,14 @@ from torch import Tensor
 
 from surrogates import Cholesky, PathwiseGP, fit_iterative, fit_minibatch, fit_subsets
 from surrogates.fitting.batched import BatchedGP
-from surrogates.fitting.search import SCIPYS_BLAS, Search, apart, finer_starts, smooth_start
+from surrogates.fitting.search import (
+    SCIPYS_BLAS,
+    Search,
+    apart,
+    finer_starts,
+    smooth_start,
+    with_one_blas_thread,
+)
 from surrogates.rules.hyperparameters import log_prior, training_data
 from tests import problems
 
@@ -42,6 +49,18 @@ def test_the_blas_of_scipy_has_one_thread_during_a_search_and_as_many_as_before_
         Search(X, y, look).maximise(BatchedGP(model), INDEX, maxiter=1)
         assert SCIPYS_BLAS.info() == before
     assert set(seen) <= {1} and bool(seen) == bool(before)
+
+
+def test_the_blas_of_scipy_has_as_many_threads_as_before_after_searches_that_overlap() -> None:
+    with SCIPYS_BLAS.limit(limits=2):
+        before = SCIPYS_BLAS.info()
+        first, second = with_one_blas_thread(), with_one_blas_thread()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert {library["num_threads"] for library in SCIPYS_BLAS.info()} <= {1}
+        second.__exit__(None, None, None)
+        assert SCIPYS_BLAS.info() == before
 
 
 def test_the_first_step_changes_no_hyperparameter_by_more_than_a_factor_e(
