@@ -21,7 +21,6 @@ from acquisition.strategy import FEW_VALUES, ForFewValues, Request, Sampler, Str
 from acquisition.thompson import ParallelThompsonSampling
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, SamplePaths, checks
-from surrogates.callers import quote
 
 # Where many points lie in regions, few ascents do: those of the whole box are to stay near the data
 FEW_ASCENTS = partial(
@@ -245,12 +244,12 @@ def make_strategy(strategy: str | Strategy, sampler: Sampler | None = None) -> S
     if isinstance(strategy, type) or not isinstance(strategy, Strategy):
         raise TypeError(
             "`strategy` must be a name or an object with a method `generate(request)`, got"
-            f" {quote(strategy)}. Names are {', '.join(STRATEGIES)}."
+            f" {type(strategy).__name__}. Names are {', '.join(STRATEGIES)}."
         )
     if sampler is not None:
         raise ValueError(
-            f"`sampler` must be None with a strategy that is made, got both. Give {quote(strategy)}"
-            " its sampler when you make it."
+            f"`sampler` must be None with a strategy that is made, got both. Give"
+            f" {type(strategy).__name__} its sampler when you make it."
         )
     return strategy
 

@@ -1,4 +1,4 @@
-"""Warnings at the line that called us, where something can be done about them, and what we got."""
+"""Warnings at the line that called us, where something can be done about them."""
 
 import sys
 import warnings
@@ -25,14 +25,6 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
         frame = frame.f_back
         level += 1
     warnings.warn(message, category, stacklevel=level)
-
-
-def quote(value: object) -> str:
-    """Return a value as errors show it: its ``repr``, cut, or its kind where that raises."""
-    try:
-        return f"{value!r:.80}"
-    except Exception:  # whatever the value's own code raises, or a nesting that is too deep
-        return f"<{type(value).__name__}>"
 
 
 def _is_between(frame: FrameType) -> bool:

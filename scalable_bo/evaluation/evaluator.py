@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from scalable_bo.evaluation import processes
-from surrogates.callers import quote
+from scalable_bo.space.quoting import quote
 
 # For points that cannot be sent: a pool cancelled or killed meanwhile ends its thread in an error
 SECONDS_TO_FAIL = 2.0

@@ -29,8 +29,8 @@ from urllib.parse import urlsplit
 from scalable_bo.evaluation.evaluator import Evaluation, storable, whole_numbers
 from scalable_bo.evaluation.processes import SECONDS_BETWEEN_LOOKS
 from scalable_bo.serving.tokens import read_token
+from scalable_bo.space.quoting import quote
 from scalable_bo.storage.points import Point
-from surrogates.callers import quote
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from scalable_bo.space.parameters import Categorical, Float, Parameter
 from scalable_bo.space.plain_values import finite, read_fields
-from surrogates.callers import quote
+from scalable_bo.space.quoting import quote
 
 # Two ways of adding the same numbers may differ by so much in float32, in shares of the largest
 # value that the terms can take together.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from scalable_bo.space.parameters import Parameter
 from scalable_bo.space.plain_values import Choice, refusal
-from surrogates.callers import quote
+from scalable_bo.space.quoting import quote
 
 
 def read_dicts(

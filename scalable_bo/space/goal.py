@@ -18,7 +18,7 @@ from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
 from scalable_bo.space.plain_values import finite
-from surrogates.callers import quote
+from scalable_bo.space.quoting import quote
 
 DIRECTIONS = {"minimize": -1.0, "maximize": 1.0}
 ONLY = "value"  # the name of an objective that has none

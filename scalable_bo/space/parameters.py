@@ -34,7 +34,7 @@ from scalable_bo.space.plain_values import (
     short,
     write_plain,
 )
-from surrogates.callers import quote
+from scalable_bo.space.quoting import quote
 
 LARGEST_INT = 2**40  # up to here an integer survives the way to the unit cube and back in float64
 GRID_TOLERANCE = 1e-9  # steps by which a value may miss the grid

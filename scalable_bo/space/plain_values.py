@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from surrogates.callers import quote
+from scalable_bo.space.quoting import quote
 
 NONE = {"none": True}  # what stands for None where it is written down: TOML has no word for it
 Choice = str | bool | int | float | None

@@ -35,8 +35,8 @@ from scalable_bo.space.parameters import (
     read_parameter,
 )
 from scalable_bo.space.plain_values import Choice, plain, read_fields, refusal
+from scalable_bo.space.quoting import quote
 from surrogates import checks
-from surrogates.callers import quote
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from scalable_bo.evaluation.evaluator import NO_NUMBER, Evaluation, storable, to_float
+from scalable_bo.space.quoting import quote
 from surrogates import checks
-from surrogates.callers import quote
 
 
 @dataclass(frozen=True, eq=False)

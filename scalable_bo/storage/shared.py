@@ -25,12 +25,12 @@ from torch import Tensor
 
 from scalable_bo._packages import INSTALL, require
 from scalable_bo.space.plain_values import flag
+from scalable_bo.space.quoting import quote
 from scalable_bo.storage.log import Length, digest_of, pack, replay, unpack
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.storage import Ask, Contents, LoggedStorage, NoStudyError, Write
 from surrogates import checks
 from surrogates.atomic import require_own
-from surrogates.callers import quote
 
 require("sqlalchemy", extra="shared", user="A study in a database")
 

@@ -17,6 +17,7 @@ from scalable_bo._packages import require
 from scalable_bo.evaluation.evaluator import storable
 from scalable_bo.space.cell_texts import apart, cell_texts, guarded, unguarded
 from scalable_bo.space.plain_values import Choice
+from scalable_bo.space.quoting import quote
 from scalable_bo.space.space import Space
 from scalable_bo.storage.rows import Outcomes
 from scalable_bo.storage.sheets import (
@@ -28,7 +29,6 @@ from scalable_bo.storage.sheets import (
     with_point,
 )
 from surrogates import memory
-from surrogates.callers import quote
 
 require("pandas", extra="tables", user="A table of evaluations")
 

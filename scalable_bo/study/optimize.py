@@ -17,12 +17,12 @@ from scalable_bo.evaluation.external import Command
 from scalable_bo.evaluation.failures import FailureLimit
 from scalable_bo.evaluation.interruption import Interruption
 from scalable_bo.evaluation.progress import RoundProgress, peak_of_process, reset_peak_of_process
+from scalable_bo.space.quoting import quote
 from scalable_bo.storage.points import EachPoint, Point
 from scalable_bo.storage.rounds import AskReport, Batch, Round
 from scalable_bo.study.asynchronous import AskAhead, Feed
 from scalable_bo.study.design import NotEnoughLeftError
 from surrogates import checks
-from surrogates.callers import quote
 
 NO_ASK = "no ask in this round"
 

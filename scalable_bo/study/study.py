@@ -31,6 +31,7 @@ from scalable_bo.space.cell_texts import apart
 from scalable_bo.space.constraints import CallableConstraint
 from scalable_bo.space.goal import ONLY, Goal
 from scalable_bo.space.plain_values import flag
+from scalable_bo.space.quoting import quote
 from scalable_bo.space.space import Space
 from scalable_bo.storage import shown
 from scalable_bo.storage.history import read_history
@@ -50,7 +51,6 @@ from scalable_bo.study.known import Known
 from scalable_bo.study.optimize import Run
 from scalable_bo.study.team import Team
 from surrogates import PathwiseGP, Solver, checks
-from surrogates.callers import quote
 
 if TYPE_CHECKING:
     import pandas as pd

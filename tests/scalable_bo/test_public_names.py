@@ -57,3 +57,10 @@ def test_a_study_is_imported_without_what_takes_long() -> None:
     slow = {"sklearn", "pandas", "scipy.stats"}
     code = f"import sys, scalable_bo; scalable_bo.Study; assert not {slow} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_processes_of_an_executor_and_workers_of_a_server_start_without_torch() -> None:
+    light = "evaluation.evaluator, evaluation.external, serving.worker, storage.points"
+    modules = ", ".join(f"scalable_bo.{name}" for name in light.split(", "))
+    code = f"import sys, {modules}; assert not {{'torch', 'numpy'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
