@@ -25,7 +25,7 @@ class Momentum(State):
         """Return the momentum of a run from ``initial`` (n, s), which has none."""
         return cls(initial.clone(), initial.clone(), initial.new_full(initial.shape[1:], mu))
 
-    def restarted(self, columns: Tensor, W: Tensor, mu: Tensor | float) -> Self:
+    def restarted(self, columns: Tensor, W: Tensor, mu: float) -> Self:
         """Return the momentum in which the marked ``columns`` (s,) begin again, at W and with
         another μ.
         """

@@ -13,7 +13,12 @@ from surrogates.operators.rates import factorisation_advantage
 from surrogates.solvers.acceleration import Momentum, accelerate
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
 from surrogates.solvers.cells import Cells
-from surrogates.solvers.epochs import GROWTH_ALLOWED, EpochMonitor, describe_reduction
+from surrogates.solvers.epochs import (
+    GROWTH_ALLOWED,
+    STEP_REDUCTION,
+    EpochMonitor,
+    describe_reduction,
+)
 from surrogates.solvers.run import Start
 from surrogates.solvers.solver import IterativeSolver
 from surrogates.solvers.state import State
@@ -32,8 +37,6 @@ from surrogates.systems.system import (
 
 CPU = torch.device("cpu")
 EXACT_CONVEXITY = 0.5  # c = μν of exact blocks
-STEP_REDUCTION = 0.5
-CONVEXITY_INCREASE = 10.0
 READ_COLUMNS = 50  # evaluating or reading a kernel entry costs about what so many columns do
 LENIENT_GROWTH = 10.0
 
@@ -72,7 +75,8 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         W ← Z − D,    V ← β V + (1 − β) Z − γ D,    Z ← α V + (1 − α) W    (the new V and W),
 
     β = 1 − √(μ/ν), γ = 1/√(μν), α = 1/(1 + γν); without, Z = W. A column whose residual grows goes
-    back to its best iterate, with half its step and ten times its μ.
+    back to its best iterate and goes on without acceleration, or, where it has none, with a quarter
+    of its step.
 
     Args:
         preconditioner: ``Exact()`` (SAP), ``Nystrom(rank, sketch="gaussian")`` (ADASAP) or
@@ -278,10 +282,9 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
     def _end_epoch(
         self, system: BlockSystem, state: SketchAndProjectState
     ) -> SketchAndProjectState:
-        exact = self.preconditioner.is_exact
         # Exact blocks lower the objective, though the residual may rise on the way; samples show it
         # with noise.
-        lenient = exact or state.sampler is not None
+        lenient = self.preconditioner.is_exact or state.sampler is not None
         monitor, diverged = state.monitor.judge(
             state.W, LENIENT_GROWTH if lenient else GROWTH_ALLOWED
         )
@@ -289,14 +292,10 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         momentum = state.momentum
         damped = diverged
         if momentum is not None:
-            nu = self._nu(system.n, state.block_size)
-            mu: Tensor | float = 1.0 / nu
-            if exact:
-                # Without acceleration they need no smaller step, unless by rounding
-                damped = diverged & (momentum.mu >= mu)
-            else:
-                mu = (CONVEXITY_INCREASE * momentum.mu).clamp_max(mu)
-            momentum = momentum.restarted(diverged, W, mu)
+            plain = 1.0 / self._nu(system.n, state.block_size)
+            # Without acceleration they may need no smaller step
+            damped = diverged & (momentum.mu >= plain)
+            momentum = momentum.restarted(diverged, W, plain)
         step = torch.where(damped, STEP_REDUCTION * state.step, state.step)
         return replace(state, W=W, momentum=momentum, step=step, monitor=monitor)
 
