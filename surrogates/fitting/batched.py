@@ -10,10 +10,10 @@ K⁻¹ r. For every set
 import math
 import operator
 from collections.abc import Callable
-from copy import deepcopy
+from copy import copy, deepcopy
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, Self
 
 import gpytorch
 import torch
@@ -23,14 +23,17 @@ from torch import Tensor
 
 from surrogates.operators.forms import PROFILES, StationaryKernel, kind_of
 from surrogates.operators.main_effects import MainEffectsKernel, matern52
+from surrogates.rules.limits import noise_at
 
 
 class BatchedGP(gpytorch.Module):
-    """The mean, kernel and noise of ``model``, a float64 copy, as a function of small data sets.
+    """The mean, kernel and noise of ``model``, a float64 copy, as a function of small sets of its
+    data: ``index`` (b, m), of which each row is a set.
 
-    Its parameters have the names that they have in the model.
+    Its parameters have the names that they have in the model; copies share the data.
 
     Attributes:
+        X, y: (n, d), transformed, and (n,), standardised.
         covariance: from a kernel like ``covar_module`` and X to k(X, X), see :func:`covariance_of`.
     """
 
@@ -41,74 +44,72 @@ class BatchedGP(gpytorch.Module):
         self.mean_module, self.covar_module, self.likelihood = deepcopy(parts)
         self.double().train()
         self.covariance = covariance_of(self.covar_module)
+        model.eval()  # the training inputs are then the transformed ones
+        data = model.train_inputs[0], model.train_targets
+        self.X, self.y = (part.detach().double() for part in data)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        memo |= {id(self.X): self.X, id(self.y): self.y}
+        copied = memo[id(self)] = copy(self)
+        copied.__dict__ = deepcopy(self.__dict__, memo)
+        return copied
+
+    @property
+    def whole(self) -> Tensor:
+        """The index (1, n) of all data as one set."""
+        return torch.arange(len(self.y), device=self.y.device).unsqueeze(0)
 
     def noise(self, index: Tensor) -> Tensor:
-        """Return the noise variances (b, m) of the data ``index`` (b, m)."""
-        noise = self.likelihood.noise
-        return noise.expand(index.shape) if noise.numel() == 1 else noise[index]
+        """Return the noise variances (b, m)."""
+        noise = noise_at(self.likelihood, self.X)
+        return noise[index] if noise.ndim else noise.expand(index.shape)
 
-    def negative_log_likelihood(self, X: Tensor, y: Tensor, index: Tensor) -> Tensor:
-        """Return −log p(y) in nats, (b,), of the data ``index`` (b, m),
-        which are X (b, m, d) and y (b, m).
-        """
-        return gaussian_nll(
-            self.covariance(self.covar_module, X) + torch.diag_embed(self.noise(index)),
-            y - self.mean_module(X),
-        )
+    def residuals(self, index: Tensor) -> Tensor:
+        """Return y − μ(X), (b, m)."""
+        return self.y[index] - self.mean_module(self.X[index])
 
-    @torch.no_grad()
-    def predict(self, Z: Tensor, X: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the posterior means and variances (b,) of the function at Z (b, d), each given the
-        data ``index`` (b, m) alone, which are X (b, m, d) and y (b, m).
-        """
-        m = index.shape[1]
-        K = self.covariance(self.covar_module, torch.cat([X, Z.unsqueeze(1)], 1))
-        factor = batched_cholesky(K[:, :m, :m] + torch.diag_embed(self.noise(index)))
-        residual = (y - self.mean_module(X)).unsqueeze(-1)
-        whitened = torch.linalg.solve_triangular(
-            factor, torch.cat([K[:, :m, m:], residual], -1), upper=False
-        )
-        cross, residual = whitened.unbind(-1)
-        mean = self.mean_module(Z.unsqueeze(1)).squeeze(1) + (cross * residual).sum(-1)
-        return mean, (K[:, m, m] - cross.square().sum(-1)).clamp_min(0.0)
+    def with_noise(self, index: Tensor) -> Tensor:
+        """Return k(X, X) + Σ, (b, m, m)."""
+        K = self.covariance(self.covar_module, self.X[index])
+        return K + torch.diag_embed(self.noise(index))
+
+    def negative_log_likelihood(self, index: Tensor) -> Tensor:
+        """Return −log p(y) in nats, (b,)."""
+        K = self.covariance(self.covar_module, self.X[index])
+        return gaussian_nll(K + torch.diag_embed(self.noise(index)), self.residuals(index))
 
     @torch.no_grad()
-    def predict_from_all(
-        self, Z: Tensor, X: Tensor, y: Tensor, index: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return the posterior means and variances (r,) of the function at Z (r, d), given the data
-        ``index`` (1, m), which are X (1, m, d) and y (1, m).
+    def predict(self, Z: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the posterior means and variances (b, r) of the function at Z (b, r, d), of each
+        set given its data alone.
         """
         m = index.shape[1]
-        K = self.covariance(self.covar_module, torch.cat([X, Z.unsqueeze(0)], 1))
+        K = self.covariance(self.covar_module, torch.cat([self.X[index], Z], 1))
         factor = batched_cholesky(K[:, :m, :m] + torch.diag_embed(self.noise(index)))
-        residual = (y - self.mean_module(X)).unsqueeze(-1)
-        whitened = torch.linalg.solve_triangular(
-            factor, torch.cat([K[:, :m, m:], residual], -1), upper=False
-        ).squeeze(0)
-        cross = whitened[:, :-1]
-        mean = self.mean_module(Z) + cross.mT @ whitened[:, -1]
-        variance = K[0, m:, m:].diagonal() - cross.square().sum(0)
+        columns = torch.cat([K[:, :m, m:], self.residuals(index).unsqueeze(-1)], -1)
+        whitened = torch.linalg.solve_triangular(factor, columns, upper=False)
+        cross = whitened[..., :-1]
+        mean = self.mean_module(Z) + (cross * whitened[..., -1:]).sum(-2)
+        variance = K.diagonal(dim1=-2, dim2=-1)[:, m:] - cross.square().sum(-2)
         return mean, variance.clamp_min(0.0)
 
     @torch.no_grad()
-    def leave_one_out(self, X: Tensor, y: Tensor, index: Tensor) -> Tensor:
-        """Return the log predictive densities (b, m) of the data ``index`` (b, m), which are
-        X (b, m, d) and y (b, m), each given the others of its set.
+    def leave_one_out(self, index: Tensor) -> Tensor:
+        """Return the log predictive densities (b, m) of the data, each given the others of its
+        set.
         """
-        errors, variance = self.leave_one_out_errors(X, y, index)
+        errors, variance = self.leave_one_out_errors(index)
         return log_normal(errors, torch.zeros_like(errors), variance)
 
     @torch.no_grad()
-    def leave_one_out_errors(self, X: Tensor, y: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return by how much the data ``index`` (b, m) exceed their predictions, each from the
-        others of its set, and the variances of these, the noise included, (b, m) each.
+    def leave_one_out_errors(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return by how much the data exceed their predictions, each from the others of its set,
+        and the variances of these, the noise included, (b, m) each.
 
         With α = K⁻¹ r, datum i has the mean y_i − α_i / K⁻¹_ii and the variance 1 / K⁻¹_ii.
         """
-        K = self.covariance(self.covar_module, X) + torch.diag_embed(self.noise(index))
-        inverse = torch.cholesky_inverse(batched_cholesky(K))
-        alpha = (inverse @ (y - self.mean_module(X)).unsqueeze(-1)).squeeze(-1)
+        inverse = torch.cholesky_inverse(batched_cholesky(self.with_noise(index)))
+        alpha = (inverse @ self.residuals(index).unsqueeze(-1)).squeeze(-1)
         variance = inverse.diagonal(dim1=-2, dim2=-1).reciprocal()
         return alpha * variance, variance
 

@@ -35,7 +35,6 @@ from surrogates.rules.finite_features_fit import fit_finite_features
 from surrogates.rules.hyperparameters import (
     ModelT,
     StepCallback,
-    training_data,
 )
 from surrogates.rules.limits import lengthscale_limits
 from surrogates.rules.variational_fit import fit_variational
@@ -266,26 +265,23 @@ def _warn_of_bounds(model: SingleTaskGP) -> bool:
     """Warn if lengthscales that the bounds of the kernel exclude are likelier than those found;
     return whether they are.
     """
-    X, y = training_data(model)
-    X = X.double()
-    y = y.double()
-    index = torch.arange(len(X), device=X.device).unsqueeze(0)
     found = BatchedGP(model)
-    search = Search(X, y, None)
-    starts = finer_starts(found, X, y.var(correction=0).item(), excluded=True)
+    index = found.whole
+    search = Search(None)
+    starts = finer_starts(found, found.X, found.y.var(correction=0).item(), excluded=True)
     likeliest = search.likeliest(found, starts, index)
     if likeliest is found:
         return False
     nats = search.log_posterior(likeliest, index) - search.log_posterior(found, index)
     shortest = min(
         part.lengthscale.min().item()
-        for part, _, _ in lengthscale_limits(likeliest.covar_module, X)
+        for part, _, _ in lengthscale_limits(likeliest.covar_module, found.X)
     )
     warn(
         "`model.covar_module` must allow shorter lengthscales: the data are at least"
         f" {nats:.0f} nats likelier at {shortest:.1e} than at the best within its bounds, as they"
         " are where inputs lie in clusters. Use a kernel without such bounds,"
-        f" `ScaleKernel(RBFKernel(ard_num_dims={X.shape[1]}))`, or spread the inputs.",
+        f" `ScaleKernel(RBFKernel(ard_num_dims={found.X.shape[1]}))`, or spread the inputs.",
         FineStructureWarning,
     )
     return True

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from botorch.models import SingleTaskGP
 from gpytorch.kernels import ScaleKernel
-from gpytorch.likelihoods import GaussianLikelihood
 from scipy.spatial import cKDTree
 from torch import Tensor
 
@@ -19,7 +18,7 @@ from surrogates import memory
 from surrogates.fitting.batched import BatchedGP, log_normal
 from surrogates.fitting.neighbours import APPROXIMATION, EXACT_UP_TO_DIM, Neighbours
 from surrogates.rules.hyperparameters import training_data
-from surrogates.rules.limits import lengthscale_limits, resolution
+from surrogates.rules.limits import INFERRED_NOISE, lengthscale_limits, resolution
 
 NEEDED = 2.0  # standard errors by which one model must predict better than another to replace it
 NUM_POINTS = 2000
@@ -48,16 +47,13 @@ def paired_difference(ours: Tensor, theirs: Tensor) -> Difference:
 
 
 @torch.no_grad()
-def gain_over_noise(gp: BatchedGP, X: Tensor, y: Tensor, index: Tensor) -> float:
+def gain_over_noise(gp: BatchedGP, index: Tensor) -> float:
     """Return by how much the log marginal likelihood of the data ``index`` (1, m) exceeds that of
     noise about their mean alone, in nats.
-
-    Args:
-        X, y: (n, d) and (n,) data, of which these are some.
     """
-    own = y[index]
+    own = gp.y[index]
     white = log_normal(own, own.mean(), _variance(own)).sum()
-    return -gp.negative_log_likelihood(X[index], own, index).item() - white.item()
+    return -gp.negative_log_likelihood(index).item() - white.item()
 
 
 def gained_by_chance(k: int) -> float:
@@ -116,7 +112,7 @@ class Evidence:
         Raises:
             FloatingPointError: if a kernel matrix is not positive definite.
         """
-        X = _inputs(model)
+        X = BatchedGP(model).X
         width = X.amax(0) - X.amin(0)
         Z = (X / torch.where(width > 0, width, 1.0)).cpu().numpy()
         own = self._points.cpu().numpy()
@@ -139,28 +135,27 @@ class Evidence:
         """Return the means and variances (r,) of the data ``points`` (r,), the noise included, each
         given its neighbours among the others.
         """
-        X = _inputs(model)
         gp = BatchedGP(model)
-        neighbours = Neighbours(X, gp.covar_module)
-        k = min(NUM_NEIGHBOURS + 1, len(X))
+        neighbours = Neighbours(gp.X, gp.covar_module)
+        k = min(NUM_NEIGHBOURS + 1, len(gp.X))
         means = []
         variances = []
         for part in points.split(memory.part_size(k**2)):
-            index = neighbours.of(X[part], k)
+            index = neighbours.of(gp.X[part], k)
             own = index == part.unsqueeze(1)
             own[~own.any(1), -1] = True  # hidden by duplicates: leave out any
             index = index[~own].reshape(len(part), k - 1)
-            mean, variance = gp.predict(X[part], X[index], self._y[index], index)
-            means.append(mean)
-            variances.append(variance + gp.noise(part.unsqueeze(1)).squeeze(1))
+            own = part.unsqueeze(1)
+            mean, variance = gp.predict(gp.X[own], index)
+            means.append(mean.squeeze(1))
+            variances.append((variance + gp.noise(own)).squeeze(1))
         return torch.cat(means), torch.cat(variances)
 
     def gain(self, model: SingleTaskGP) -> float:
         """Return by how much the log marginal likelihood of the points exceeds that of noise alone,
         in nats.
         """
-        index = self._points.unsqueeze(0)
-        return gain_over_noise(BatchedGP(model), _inputs(model), self._y, index)
+        return gain_over_noise(BatchedGP(model), self._points.unsqueeze(0))
 
     @torch.no_grad()
     def silence(self, model: SingleTaskGP) -> bool:
@@ -173,7 +168,7 @@ class Evidence:
         limits = list(lengthscale_limits(kernel, model.train_inputs[0]))
         learned = [part.raw_lengthscale.requires_grad for part, _, _ in limits]
         noise_is_learned = (
-            isinstance(likelihood, GaussianLikelihood)
+            isinstance(likelihood, INFERRED_NOISE)
             and likelihood.raw_noise.requires_grad
             # Targets that hardly vary leave no noise that the model could have
             and self._variance > likelihood.noise_covar.raw_noise_constraint.lower_bound.max()
@@ -192,11 +187,6 @@ class Evidence:
         if constant is not None and constant.requires_grad:
             model.mean_module.constant = self._mean.to(constant)
         return True
-
-
-def _inputs(model: SingleTaskGP) -> Tensor:
-    """Return the inputs (n, d), as a transform has them that may have learned since."""
-    return training_data(model)[0].double()
 
 
 def _variance(y: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from surrogates.fitting.search import (
 )
 from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO
 from surrogates.restoring import restored_on_failure
-from surrogates.rules.hyperparameters import StepCallback, training_data
+from surrogates.rules.hyperparameters import StepCallback
 from surrogates.rules.limits import clamp_lengthscales
 
 M = TypeVar("M", bound=SingleTaskGP)
@@ -99,20 +99,17 @@ def _search(
     model: SingleTaskGP, callback: StepCallback | None, max_evaluations: int | None
 ) -> None:
     """Write the likelier of the optima to ``model``, or the best before an interruption."""
-    X, y = training_data(model)
-    X = X.double()
-    y = y.double()
-    n = len(X)
+    n = len(model.train_targets)
     memory.require(
         memory.squares_bytes(n * n),
-        X.device,
+        model.train_targets.device,
         f"An exact fit of {n} points",
         "Fit a model of a random subset, or use `fit_sample`.",
     )
-    index = torch.arange(n, device=X.device).unsqueeze(0)
-    variance = y.var(correction=0).item()
-    search = Search(X, y, callback)
+    search = Search(callback)
     search.best = given = BatchedGP(model)
+    index = given.whole
+    variance = given.y.var(correction=0).item()
     if max_evaluations is not None:
         try:
             search.maximise(given, index, maxfun=max_evaluations)
@@ -126,10 +123,10 @@ def _search(
         if noisy is not None:
             search.maximise(noisy, index)
             best = search.likeliest(best, [search.best], index)
-        if noisy is None or best.likelihood.noise.item() < LITTLE_NOISE * variance:
+        if noisy is None or best.likelihood.noise.mean() < LITTLE_NOISE * variance:
             search.maximise(given, index)
             best = search.likeliest(best, [search.best], index)
-        finer = search.likeliest(best, finer_starts(given, X, variance), index)
+        finer = search.likeliest(best, finer_starts(given, given.X, variance), index)
         if finer is not best:
             search.maximise(finer, index)
             best = search.likeliest(best, [search.best], index)

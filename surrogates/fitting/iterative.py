@@ -26,6 +26,7 @@ from surrogates.rules.hyperparameters import (
     data_of_parts,
     log_prior,
 )
+from surrogates.rules.limits import noise_at
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.run import Solution
 from surrogates.solvers.solver import Solver
@@ -180,9 +181,8 @@ def draw_probes(
     """
     if kind == "rademacher":
         return standard_normal((len(X), num_probes), X, generator).sign()
-    noise = standard_normal((len(X), num_probes), X, generator) * _noise(
-        model, len(X)
-    ).detach().sqrt().unsqueeze(1)
+    noise = standard_normal((len(X), num_probes), X, generator)
+    noise *= noise_at(model.likelihood, X).detach().sqrt().unsqueeze(-1)
     kernel = model.covar_module
     d = X.shape[1]
     prior = PriorPaths.draw(
@@ -247,7 +247,7 @@ def backward_log_likelihood(
     kernel = model.covar_module
     n = len(X)
     s = Z.shape[1]
-    noise = _noise(model, n).detach()
+    noise = noise_at(model.likelihood, X).detach().expand(n)
     system = KernelSystem(
         kernel_operator(kernel, X, memory_budget=getattr(model, "memory_budget", None)), noise
     )
@@ -270,19 +270,13 @@ def backward_log_likelihood(
     backward_quadratic_form(kernel, X, columns, weight)
     with torch.enable_grad():
         fit = (
-            (_noise(model, n) * (columns.square() @ weight)).sum()
+            (noise_at(model.likelihood, X) * (columns.square() @ weight)).sum()
             + (v.squeeze(1) * model.mean_module(X)).sum()
             + log_prior(model)
         )
         if fit.requires_grad:
             fit.backward()
     return solution
-
-
-def _noise(model: ExactGP, n: int) -> Tensor:
-    """Return the n noise variances, differentiable."""
-    noise: Tensor = model.likelihood.noise
-    return noise.reshape(-1).expand(n)
 
 
 class _Rise:

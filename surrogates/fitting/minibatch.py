@@ -93,16 +93,14 @@ def fit_minibatch(
         are averaged, and the fit stops once it has settled.
     """
     _check(batch_size, sampling, optimizer, max_epochs, num_batches, learning_rate, tolerance)
-    X, y = data_of_parts(model)
-    X = X.double()
-    y = y.double()
-    n = len(X)
+    n = len(data_of_parts(model)[1])
     m = min(batch_size, n)
     b = _num_minibatches(n, m, max_epochs) if num_batches is None else min(num_batches, n)
     num_steps = max(1, math.ceil(max_epochs * n / (m * b)))
     generator = torch.Generator().manual_seed(0) if generator is None else generator
 
     gp = apart(BatchedGP(model))
+    X = gp.X
     coordinates = Coordinates(gp, X)
     rate = LEARNING_RATES[optimizer] if learning_rate is None else learning_rate
     steps = (
@@ -117,7 +115,7 @@ def fit_minibatch(
         for step in range(1, num_steps + 1):
             drawn = next(draws).to(X.device)
             index = drawn if neighbours is None else neighbours.of_data(drawn.squeeze(1), m)
-            nll = _descent_direction(gp, X, y, index, step)
+            nll = _descent_direction(gp, index, step)
             coordinates.pull_gradient()
             steps.step()
             coordinates.write()
@@ -140,13 +138,13 @@ def _num_minibatches(n: int, m: int, max_epochs: int) -> int:
     return max(1, min(64, max_epochs * n // (m * 2000)))
 
 
-def _descent_direction(gp: BatchedGP, X: Tensor, y: Tensor, index: Tensor, step: int) -> float:
+def _descent_direction(gp: BatchedGP, index: Tensor, step: int) -> float:
     """Compute the gradient of the objective of the minibatches ``index`` (b, m); return their mean
     negative log likelihood a datum.
     """
     with torch.enable_grad():
-        nll = gp.negative_log_likelihood(X[index], y[index], index).mean() / index.shape[1]
-        loss = nll - log_prior(gp) / len(X)
+        nll = gp.negative_log_likelihood(index).mean() / index.shape[1]
+        loss = nll - log_prior(gp) / len(gp.X)
         loss.backward()
     if not math.isfinite(loss.item()):
         raise FloatingPointError(

@@ -77,9 +77,7 @@ def fit_sample(
     """
     checks.integer("sample_size", sample_size, 2, "One point cannot tell noise from signal.")
     checks.positive_int("num_samples", num_samples)
-    X, y = training_data(model)
-    X = X.double()
-    y = y.double()
+    X, _ = training_data(model)
     n = len(X)
     m = min(sample_size, n)
     s = min(num_samples, n // m)
@@ -94,13 +92,13 @@ def fit_sample(
     index = order[: s * m].reshape(s, m).to(X.device)
     if not is_function_of_its_parts(model):
         return _fit_by_botorch(model, index[0], callback)
-    search = Search(X, y, callback)
+    search = Search(callback)
     search.best = best = BatchedGP(model)
     try:
         if not restart:
             best = search.maximise(best, index, maxiter=30, ftol=1e-5)
         else:
-            starts = _Starts(search, X, y)
+            starts = _Starts(search)
             best = starts.best_of(apart(best), index[:1], order[m : 2 * m].to(X.device))
             if s > 1:
                 best = search.maximise(best, index)
@@ -129,15 +127,13 @@ def _fit_by_botorch(model: ModelT, rows: Tensor, callback: StepCallback | None) 
 class _Starts:
     """The optima that a search reaches from two starts, and which of them predicts better."""
 
-    def __init__(self, search: Search, X: Tensor, y: Tensor):
+    def __init__(self, search: Search):
         self._search = search
-        self._X = X
-        self._y = y
 
     def best_of(self, given: BatchedGP, index: Tensor, others: Tensor) -> BatchedGP:
         """Return the model of the data ``index`` (1, m) that best predicts ``others`` (r,)."""
-        variance = self._y[index].var().item()
-        noisy = smooth_start(given, self._X, variance)
+        variance = given.y[index].var().item()
+        noisy = smooth_start(given, variance)
         if noisy is None or not variance > 0:
             return self._search.maximise(given, index)
         best = self._search.maximise(noisy, index)
@@ -145,16 +141,16 @@ class _Starts:
         if not self._explains(best, index, judges):
             best = self._better(given, best, index, judges)
         finer = self._search.likeliest(
-            best, finer_starts(given, self._X[index[0]], variance), index
+            best, finer_starts(given, given.X[index[0]], variance), index
         )
         return best if finer is best else self._better(finer, best, index, judges)
 
     def _explains(self, gp: BatchedGP, index: Tensor, judges: Tensor) -> bool:
         """Return whether ``gp`` leaves little noise, and predicts better than noise would."""
-        white = log_normal(self._y[judges], self._y[index].mean(), self._y[index].var())
+        white = log_normal(gp.y[judges], gp.y[index].mean(), gp.y[index].var())
         gain, error = paired_difference(self._predict(gp, index, judges), white)
-        little = LITTLE_NOISE * self._y[index].var().item()
-        return gp.likelihood.noise.item() < little and gain > NEEDED * error
+        little = LITTLE_NOISE * gp.y[index].var().item()
+        return gp.likelihood.noise.mean() < little and gain > NEEDED * error
 
     def _better(
         self, start: BatchedGP, best: BatchedGP, index: Tensor, judges: Tensor
@@ -180,10 +176,7 @@ class _Starts:
         alone does not see.
         """
         both = torch.cat([index, others.unsqueeze(0)], 1)
-        nll = [
-            gp.negative_log_likelihood(self._X[data], self._y[data], data).item()
-            for data in (index, both)
-        ]
+        nll = [gp.negative_log_likelihood(data).item() for data in (index, both)]
         return nll[0] - nll[1]
 
     @torch.no_grad()
@@ -191,10 +184,8 @@ class _Starts:
         """Return the log densities (r,) of the data ``judges``: given the sample ``index`` (1, m),
         or each given the others if they are the sample.
         """
-        X = self._X[index]
-        y = self._y[index]
         if torch.equal(judges, index.flatten()):
-            return gp.leave_one_out(X, y, index).flatten()
-        mean, variance = gp.predict_from_all(self._X[judges], X, y, index)
-        variance = variance + gp.noise(judges.unsqueeze(0)).squeeze(0)
-        return log_normal(self._y[judges], mean, variance)
+            return gp.leave_one_out(index).flatten()
+        judges = judges.unsqueeze(0)
+        mean, variance = gp.predict(gp.X[judges], index)
+        return log_normal(gp.y[judges], mean, variance + gp.noise(judges)).squeeze(0)

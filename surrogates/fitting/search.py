@@ -14,7 +14,7 @@ import torch
 from botorch.models import SingleTaskGP
 from gpytorch.constraints import Positive
 from gpytorch.kernels import AdditiveKernel, InducingPointKernel, Kernel
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from scipy.optimize import OptimizeResult, minimize
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
@@ -23,7 +23,7 @@ from torch.nn import Module
 from surrogates import memory
 from surrogates.fitting.batched import BatchedGP
 from surrogates.rules.hyperparameters import Coordinates, StepCallback, learned_elsewhere, log_prior
-from surrogates.rules.limits import LONGEST, lengthscale_limits, resolution
+from surrogates.rules.limits import INFERRED_NOISE, LONGEST, lengthscale_limits, resolution
 
 LITTLE_NOISE = 0.1  # a share that leaves nothing for a second start to explain
 FINER = 0.1**0.5  # of a start's lengthscales, those of the next
@@ -44,7 +44,6 @@ class Search:
     """L-BFGS on the likelihoods of sets of data (with the model's priors).
 
     Args:
-        X, y: (n, d) and (n,) data, float64.
         callback: called after every evaluation with their number and the log likelihood of n data
             as the sets estimate it, with the priors, in nats.
 
@@ -53,9 +52,7 @@ class Search:
             the first, where an interruption may come before it.
     """
 
-    def __init__(self, X: Tensor, y: Tensor, callback: StepCallback | None):
-        self._X = X
-        self._y = y
+    def __init__(self, callback: StepCallback | None):
         self._callback = callback or (lambda number, likelihood: None)
         self._evaluations = 0
         self._found: list[_Optimum] = []
@@ -85,8 +82,7 @@ class Search:
             FloatingPointError: if the likelihood is not finite at the start.
         """
         gp = deepcopy(start)
-        free = _Free(Coordinates(gp, self._X), in_proportion)
-        X, y = self._X[index], self._y[index]
+        free = _Free(Coordinates(gp, gp.X), in_proportion)
         best = _Optimum(index, free.first, math.inf)
 
         def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
@@ -94,7 +90,7 @@ class Search:
             free.move_to(point)
             with torch.enable_grad():
                 prior = log_prior(gp)
-                nll = gp.negative_log_likelihood(X, y, index).sum()
+                nll = gp.negative_log_likelihood(index).sum()
                 loss = (nll - prior) / index.numel()
                 loss.backward()
             if not math.isfinite(loss.item()):
@@ -102,7 +98,7 @@ class Search:
             if loss.item() < best.loss:
                 best = _Optimum(index, point.copy(), loss.item())
             self._evaluations += 1
-            of_all = nll.item() * len(self._X) / index.numel()
+            of_all = nll.item() * len(gp.X) / index.numel()
             self._callback(self._evaluations, prior.item() - of_all)
             return loss.item(), free.gradient()
 
@@ -151,7 +147,7 @@ class Search:
     @torch.no_grad()
     def log_posterior(self, gp: BatchedGP, index: Tensor) -> float:
         """Return the log likelihood of the sets ``index``, with the priors, in nats."""
-        nll = gp.negative_log_likelihood(self._X[index], self._y[index], index).sum()
+        nll = gp.negative_log_likelihood(index).sum()
         return (log_prior(gp) - nll).item()
 
 
@@ -162,7 +158,7 @@ def is_function_of_its_parts(model: SingleTaskGP) -> bool:
     return (
         model.train_targets.ndim == 1
         and type(model).forward is SingleTaskGP.forward
-        and type(model.likelihood) in (GaussianLikelihood, FixedNoiseGaussianLikelihood)
+        and type(model.likelihood) in (*INFERRED_NOISE, FixedNoiseGaussianLikelihood)
         and not learned_elsewhere(model)
         and not any(isinstance(part, InducingPointKernel) for part in model.modules())
     )
@@ -173,7 +169,7 @@ def noisy_start(gp: BatchedGP, variance: float, share: float = 0.5) -> BatchedGP
     learned.
     """
     likelihood = gp.likelihood
-    if not isinstance(likelihood, GaussianLikelihood) or not likelihood.raw_noise.requires_grad:
+    if not isinstance(likelihood, INFERRED_NOISE) or not likelihood.raw_noise.requires_grad:
         return None
     copied = deepcopy(gp)
     bounds = likelihood.noise_covar.raw_noise_constraint
@@ -240,17 +236,17 @@ def _shorten(kernel: Kernel, share: float) -> bool:
     return shortened
 
 
-def smooth_start(gp: BatchedGP, X: Tensor, variance: float) -> BatchedGP | None:
+def smooth_start(gp: BatchedGP, variance: float) -> BatchedGP | None:
     """Return a copy with half of the ``variance`` as noise, and lengthscales by which random points
     are correlated; ``None`` if the noise is not learned.
     """
     noisy = noisy_start(gp, variance)
     if noisy is None:
         return None
-    for part, _, longest in lengthscale_limits(noisy.covar_module, X):
+    for part, _, longest in lengthscale_limits(noisy.covar_module, gp.X):
         if part.raw_lengthscale.requires_grad:
             # Random points are about √(d / 6) ranges apart
-            part.lengthscale = 0.5 * math.sqrt(X.shape[1]) * longest.to(X) / LONGEST
+            part.lengthscale = 0.5 * math.sqrt(gp.X.shape[1]) * longest / LONGEST
     return apart(noisy)
 
 

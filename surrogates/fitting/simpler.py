@@ -16,7 +16,6 @@ by half a nat, since so few hyperparameters cannot follow the noise, others by a
 from copy import deepcopy
 from typing import NamedTuple
 
-import torch
 from botorch.models import SingleTaskGP
 from botorch.models.utils.gpytorch_modules import get_gaussian_likelihood_with_lognormal_prior
 from gpytorch.likelihoods import GaussianLikelihood
@@ -27,7 +26,7 @@ from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.evidence import gain_over_noise, gained_by_chance, num_learned
 from surrogates.fitting.expectation import Expectation
 from surrogates.fitting.search import GAIN_ON_NOISE, Search, is_function_of_its_parts, smooth_start
-from surrogates.rules.hyperparameters import StepCallback, training_data
+from surrogates.rules.hyperparameters import StepCallback
 from surrogates.rules.limits import lengthscale_limits
 
 NOISE_OF_ERRORS = 0.8  # of the squared errors of data left out: there is little else to explain
@@ -63,30 +62,27 @@ def simplify(model: SingleTaskGP, *, callback: StepCallback | None = None) -> Si
     """
     if not is_function_of_its_parts(model):
         return None
-    X, y = training_data(model)
-    X = X.double()
-    y = y.double()
-    index = torch.arange(len(X), device=X.device).unsqueeze(0)
     present = BatchedGP(model)
-    start = smooth_start(present, X, y.var(correction=0).item())
+    index = present.whole
+    start = smooth_start(present, present.y.var(correction=0).item())
     if start is None:
         return None
-    expectation = Expectation(present, X)
+    expectation = Expectation(present, present.X)
 
     def score(gp: BatchedGP, *, in_proportion: bool = False) -> float:
         cost = expectation.cost(gp, in_proportion=in_proportion)
-        return gain_over_noise(gp, X, y, index) - cost
+        return gain_over_noise(gp, index) - cost
 
     of_present = score(present)
-    if of_present > gained_by_chance(num_learned(present)) and _is_settled(present, X, y, index):
+    if of_present > gained_by_chance(num_learned(present)) and _is_settled(present, index):
         return None
-    search = Search(X, y, callback)
+    search = Search(callback)
     start = _without_default_prior(start)
     shared_start = expectation.given_to(start, in_proportion=True)
     shared = search.maximise(shared_start, index, in_proportion=True)
     of_shared = score(shared, in_proportion=True)
     explanations = [(shared, of_shared, GAIN_ON_NOISE, IN_PROPORTION)]
-    if _has_proportions(present, X):
+    if _has_proportions(present):
         free = search.maximise(expectation.given_to(start), index)
         explanations.append((free, score(free), NEEDED_NATS, EXPECTED))
     explanations.append((present, of_present, NEEDED_NATS, ""))
@@ -101,15 +97,15 @@ def simplify(model: SingleTaskGP, *, callback: StepCallback | None = None) -> Si
     return Simpler(note, has_signal=True)
 
 
-def _is_settled(gp: BatchedGP, X: Tensor, y: Tensor, index: Tensor) -> bool:
+def _is_settled(gp: BatchedGP, index: Tensor) -> bool:
     """Return whether the noise is nearly all of what data left out, one at a time, are off by."""
-    errors, _ = gp.leave_one_out_errors(X[index], y[index], index)
-    return gp.likelihood.noise.item() > NOISE_OF_ERRORS * errors.square().mean().item()
+    errors, _ = gp.leave_one_out_errors(index)
+    return bool(gp.likelihood.noise.mean() > NOISE_OF_ERRORS * errors.square().mean())
 
 
-def _has_proportions(gp: BatchedGP, X: Tensor) -> bool:
+def _has_proportions(gp: BatchedGP) -> bool:
     """Return whether a part of the kernel learns more than one lengthscale."""
-    parts = [part.raw_lengthscale for part, _, _ in lengthscale_limits(gp.covar_module, X)]
+    parts = [part.raw_lengthscale for part, _, _ in lengthscale_limits(gp.covar_module, gp.X)]
     return any(raw.numel() > 1 and raw.requires_grad for raw in parts)
 
 

@@ -73,9 +73,7 @@ def fit_subsets(
     checks.one_of("average", average, ("log", "arithmetic"))
     checks.positive_int("num_steps", num_steps)
     checks.positive_float("learning_rate", learning_rate)
-    X, y = data_of_parts(model)
-    X = X.double()
-    y = y.double()
+    X, _ = data_of_parts(model)
     n = len(X)
     s = min(num_subsets, n)
     m = min(subset_size, n)
@@ -89,7 +87,7 @@ def fit_subsets(
     centroids = torch.randperm(n, generator=generator, device=generator.device)[:s].to(X.device)
     index = Neighbours(X, model.covar_module).of(X[centroids], m)
 
-    subsets = _Subsets(model, X[index], y[index], index)
+    subsets = _Subsets(model, index)
     optimizer = torch.optim.Adam(
         [value for one in subsets.coordinates for value in one.values], lr=learning_rate
     )
@@ -108,13 +106,12 @@ def fit_subsets(
 class _Subsets:
     """s models of s subsets: the parameters of each, and the best that it has had."""
 
-    def __init__(self, model: Any, X: Tensor, y: Tensor, index: Tensor):
-        self._X = X
-        self._y = y
+    def __init__(self, model: Any, index: Tensor):
         self._index = index
-        self.models = [apart(BatchedGP(model)) for _ in range(len(X))]
-        self.coordinates = [Coordinates(one, X) for one in self.models]
-        self._best_objective = torch.full((len(X),), -math.inf, dtype=X.dtype, device=X.device)
+        first = apart(BatchedGP(model))
+        self.models = [deepcopy(first) for _ in index]
+        self.coordinates = [Coordinates(one, first.X[index]) for one in self.models]
+        self._best_objective = first.y.new_full((len(index),), -math.inf)
         self._best = [[value.clone() for value in one.values] for one in self.coordinates]
 
     def evaluate(self) -> Tensor:
@@ -123,18 +120,15 @@ class _Subsets:
         """
         for one in self.coordinates:
             one.write()
-        m = self._y.shape[-1]
+        sets = self._index.split(1)
         with torch.enable_grad():
-            K = torch.cat(
-                [
-                    one.covariance(one.covar_module, self._X[i : i + 1])
-                    for i, one in enumerate(self.models)
-                ]
+            K, residuals = (
+                torch.cat(list(map(part, self.models, sets)))
+                for part in (BatchedGP.with_noise, BatchedGP.residuals)
             )
-            noise = torch.stack([one.noise(self._index[i]) for i, one in enumerate(self.models)])
-            mean = torch.stack([one.mean_module(self._X[i]) for i, one in enumerate(self.models)])
-            nll = gaussian_nll(K + torch.diag_embed(noise), self._y - mean)
-            objective = (torch.stack([log_prior(one).to(nll) for one in self.models]) - nll) / m
+            nll = gaussian_nll(K, residuals)
+            prior = torch.stack([log_prior(one).to(nll) for one in self.models])
+            objective = (prior - nll) / self._index.shape[1]
             (-objective.sum()).backward()
         objective = objective.detach()
         if not bool(torch.isfinite(objective).all()):

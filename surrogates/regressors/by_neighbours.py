@@ -8,12 +8,14 @@ import torch
 from botorch.models import SingleTaskGP
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from gpytorch.distributions import MultivariateNormal
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.neighbours import Neighbours
 from surrogates.rules.hyperparameters import training_data
+from surrogates.rules.limits import noise_at
 
 
 @torch.no_grad()
@@ -48,7 +50,7 @@ def predict_by_neighbours(
         5.3, equation 31 on the neighbours of each point.
     """
     checks.positive_int("num_neighbours", num_neighbours)
-    data, y = training_data(model)
+    data, _ = training_data(model)
     checks.floating_tensor("X", X)
     if X.ndim != 2:
         raise ValueError(
@@ -66,10 +68,12 @@ def predict_by_neighbours(
     moments = []
     for z in Z.split(memory.part_size((k + 1) ** 2)):
         index = neighbours.of(z, k)
-        moments.append(gp.predict(z.double(), data[index].double(), y[index].double(), index))
-    mean, variance = (torch.cat(parts).unsqueeze(-1) for parts in zip(*moments, strict=True))
+        moments.append(gp.predict(z.double().unsqueeze(1), index))
+    mean, variance = (torch.cat(parts) for parts in zip(*moments, strict=True))
     if observation_noise:
-        variance = variance + gp.likelihood.noise.mean()
+        known = isinstance(gp.likelihood, FixedNoiseGaussianLikelihood)
+        noise = gp.likelihood.noise.mean() if known else noise_at(gp.likelihood, Z)
+        variance = variance + noise.unsqueeze(-1)
     # Q independent points
     posterior = GPyTorchPosterior(MultivariateNormal(mean.to(X), variance.to(X).unsqueeze(-1)))
     transform = getattr(model, "outcome_transform", None)

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.rules.hyperparameters import data_of_parts, log_prior
+from surrogates.rules.limits import noise_at
 from surrogates.rules.weight_space import FeatureBasis, WeightPosterior, solve_weight_posterior
 
 
@@ -54,6 +55,11 @@ class Objective:
     def __init__(self, model: SingleTaskGP, num_features: int):
         self.X, self.y = data_of_parts(model)
         self.model = model
+        if self.noise.ndim and self.noise.requires_grad:
+            raise ValueError(
+                "`model.likelihood` must have one noise variance for this fit, or known ones, got a"
+                f" {type(model.likelihood).__name__}. Give known ones as `train_Yvar`."
+            )
         self.basis = FeatureBasis(model.covar_module, (self.X.shape[1], num_features))
         self.unscaled_weights = torch.nn.Parameter(self.y.new_zeros(num_features))
 
@@ -70,8 +76,7 @@ class Objective:
     @property
     def noise(self) -> Tensor:
         """σ², a scalar, or the known (n,) variances."""
-        noise: Tensor = self.model.likelihood.noise
-        return noise.reshape(()) if noise.numel() == 1 else noise.reshape(-1)
+        return noise_at(self.model.likelihood, self.X)
 
     def batch(self, rows: Tensor | slice) -> Batch:
         features = self.basis(self.X[rows])

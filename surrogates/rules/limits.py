@@ -4,14 +4,18 @@ the arithmetic and random features can hold.
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from botorch.models.kernels.categorical import CategoricalKernel
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, RQKernel
+from gpytorch.likelihoods import GaussianLikelihood, HadamardGaussianLikelihood
 from torch import Tensor
 
+from surrogates.functions.tasks import task_numbers
 from surrogates.operators.forms import leaves
 
+INFERRED_NOISE = (GaussianLikelihood, HadamardGaussianLikelihood)  # not known beforehand
 LONGEST = 1e3  # times the range of an input: the kernel no longer depends on it
 ROOM = 1e3  # of the largest number, for sums and multiples of a squared distance
 LARGEST_ROUNDING = 0.1  # of a squared distance in lengthscales
@@ -109,6 +113,16 @@ def check_codes(kernel: Kernel, X: Tensor) -> None:
                 f" {codes[bad][0].item():g} in column {column}. Number the categories 0, 1, 2, …,"
                 " and leave them out of input transforms."
             )
+
+
+def noise_at(likelihood: Any, X: Tensor) -> Tensor:
+    """Return the noise variances of data at X (*B, n, d), differentiable: a scalar if all data have
+    the same one, else those that are known or belong to their tasks, (*B, n).
+    """
+    noise: Tensor = likelihood.noise
+    if isinstance(likelihood, HadamardGaussianLikelihood):
+        return noise[task_numbers(X[..., likelihood.task_feature_index], likelihood.num_tasks)]
+    return noise.reshape(()) if noise.numel() == 1 else noise
 
 
 def parts_with_lengthscales(kernel: Kernel, dim: int) -> Iterator[tuple[Kernel, Tensor]]:

@@ -157,7 +157,7 @@ def _bound(objective: VariationalELBO, X: Tensor, y: Tensor, batch: Tensor) -> T
     if isinstance(objective.likelihood, FixedNoiseGaussianLikelihood):
         known = {"noise": objective.likelihood.noise_covar.noise[batch]}
     try:
-        bound: Tensor = objective(objective.model(X), y, **known)
+        bound: Tensor = objective(objective.model(X), y, X, **known)
     except (NanError, NotPSDError):
         return torch.tensor(torch.nan, device="cpu")
     return bound

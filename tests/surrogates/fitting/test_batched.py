@@ -1,6 +1,7 @@
 """Likelihoods of minibatches, against autograd through GPyTorch and a direct factorisation."""
 
 import math
+from copy import deepcopy
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def by_autograd(model: PathwiseGP, noise: Tensor) -> Tensor:
 def test_values_and_gradients_are_those_of_autograd(name: str) -> None:
     model = PathwiseGP(X, Y, covar_module=problems.KERNELS[name]())
     gp = BatchedGP(model)
-    ours = gp.negative_log_likelihood(X[INDEX], model.train_targets[INDEX], INDEX)
+    ours = gp.negative_log_likelihood(INDEX)
     weights = torch.tensor([1.0, 0.3, 2.0], dtype=torch.float64)
     (weights * ours).sum().backward()
     model.double()
@@ -55,7 +56,7 @@ def test_values_and_gradients_are_those_of_autograd(name: str) -> None:
 def test_second_derivatives_are_refused_by_name() -> None:
     for name in ("matern32-ard", "rq"):  # in closed form, and by GPyTorch
         gp = BatchedGP(PathwiseGP(X, Y, covar_module=problems.KERNELS[name]()))
-        nll = gp.negative_log_likelihood(X[INDEX], Y.squeeze(1)[INDEX], INDEX).sum()
+        nll = gp.negative_log_likelihood(INDEX).sum()
         with pytest.raises(NotImplementedError, match="first derivatives only"):
             torch.autograd.grad(nll, list(gp.parameters()), create_graph=True, allow_unused=True)
 
@@ -76,7 +77,7 @@ def test_known_noise_is_that_of_the_chosen_data() -> None:
         covar_module=problems.matern(1.5),
         outcome_transform=None,
     )
-    ours = BatchedGP(model).negative_log_likelihood(X[INDEX], model.train_targets[INDEX], INDEX)
+    ours = BatchedGP(model).negative_log_likelihood(INDEX)
     model.double()
     torch.testing.assert_close(ours, by_autograd(model, variances))
 
@@ -106,3 +107,11 @@ def test_a_matrix_that_is_no_covariance_is_refused(value: float) -> None:
     K[1] *= value
     with pytest.raises(FloatingPointError, match="not finite or not positive definite"):
         batched_cholesky(K)
+
+
+def test_copies_have_hyperparameters_of_their_own_and_share_the_data() -> None:
+    gp = BatchedGP(PathwiseGP(X, Y, covar_module=problems.matern(1.5)))
+    copied = deepcopy(gp)
+    copied.likelihood.noise = 0.3
+    assert copied.X is gp.X and copied.y is gp.y and gp.likelihood.noise.item() != 0.3
+    assert copied.negative_log_likelihood(INDEX)[0] != gp.negative_log_likelihood(INDEX)[0]

@@ -56,7 +56,7 @@ def test_a_second_start_is_tried_where_much_is_left_as_noise() -> None:
 def test_starts_are_judged_by_the_joint_density_of_others_given_the_sample() -> None:
     model = PathwiseGP(X, CLEAR + NOISE)
     X_all, y = training_data(model)
-    starts = _Starts(Search(X_all, y, None), X_all, y)
+    starts = _Starts(Search(None))
     sample = torch.arange(150)
     others = torch.arange(150, N)
     ours = starts._joint(BatchedGP(model), sample.unsqueeze(0), others)

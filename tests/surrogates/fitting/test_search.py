@@ -38,7 +38,6 @@ def noisy_model() -> PathwiseGP:
 
 def test_the_blas_of_scipy_has_one_thread_during_a_search_and_as_many_as_before_after_it() -> None:
     model = noisy_model()
-    X, y = training_data(model)
     seen: list[int] = []
 
     def look(_number: int, _value: float) -> None:
@@ -46,7 +45,7 @@ def test_the_blas_of_scipy_has_one_thread_during_a_search_and_as_many_as_before_
 
     with SCIPYS_BLAS.limit(limits=2):
         before = SCIPYS_BLAS.info()
-        Search(X, y, look).maximise(BatchedGP(model), INDEX, maxiter=1)
+        Search(look).maximise(BatchedGP(model), INDEX, maxiter=1)
         assert SCIPYS_BLAS.info() == before
     assert set(seen) <= {1} and bool(seen) == bool(before)
 
@@ -75,25 +74,24 @@ def test_the_first_step_changes_no_hyperparameter_by_more_than_a_factor_e(
         return evaluated(gp, *data)
 
     monkeypatch.setattr(BatchedGP, "negative_log_likelihood", watch)
-    Search(*training_data(model), None).maximise(BatchedGP(model), INDEX)
+    Search(None).maximise(BatchedGP(model), INDEX)
     steps = (seen[1] / seen[0]).log().abs()
     assert 0.1 < steps.max().item() < 1.0 + 1e-6
 
 
 def test_the_callback_is_told_the_log_posterior_of_all_data() -> None:
     model = noisy_model()
-    X, y = training_data(model)
     told: list[float] = []
-    search = Search(X, y, lambda _, value: told.append(value))
+    search = Search(lambda _, value: told.append(value))
     best = search.maximise(BatchedGP(model), INDEX)
     with torch.no_grad():
-        nll = best.negative_log_likelihood(X[INDEX], y[INDEX], INDEX)
+        nll = best.negative_log_likelihood(INDEX)
     assert max(told) == pytest.approx((log_prior(best) - nll).item(), abs=1e-8)
 
 
 def test_the_better_of_two_models_is_the_likelier() -> None:
     model = noisy_model()
-    search = Search(*training_data(model), None)
+    search = Search(None)
     given = BatchedGP(model)
     best = search.maximise(given, INDEX)
     assert search.likeliest(given, [search.best], INDEX) is best
@@ -113,13 +111,13 @@ def test_a_search_ends_on_the_way_to_an_optimum_that_is_known() -> None:
     X = problems.uniform(N, 2)
     model = PathwiseGP(X, torch.sin(6.0 * X[:, :1]) + 0.1 * problems.normal(N, 1, seed=1))
     numbers: list[int] = []
-    search = Search(*training_data(model), lambda number, _: numbers.append(number))
+    search = Search(lambda number, _: numbers.append(number))
     first = search.maximise(with_noise(model, 0.5), INDEX)
     known = len(numbers)
     second = search.maximise(with_noise(model, 0.001), INDEX)
     again = len(numbers) - known
     alone: list[int] = []
-    search = Search(*training_data(model), lambda number, _: alone.append(number))
+    search = Search(lambda number, _: alone.append(number))
     optimum = search.maximise(with_noise(model, 0.001), INDEX)
     assert again < 0.8 * len(alone)
     # What it returns is as likely, but for half a nat a hyperparameter
@@ -132,7 +130,7 @@ def test_a_search_ends_on_the_way_to_an_optimum_that_is_known() -> None:
 def test_a_search_goes_on_beyond_a_valley_and_on_other_data(other: int) -> None:
     model = noisy_model()  # its optimum without noise is not that with it
     index = INDEX[:, other:]
-    search, alone = (Search(*training_data(model), None) for _ in range(2))
+    search, alone = (Search(None) for _ in range(2))
     search.maximise(with_noise(model, 1e-3), INDEX)
     found = search.maximise(with_noise(model, 1.0), index)
     torch.testing.assert_close(
@@ -144,16 +142,17 @@ def test_a_search_goes_on_beyond_a_valley_and_on_other_data(other: int) -> None:
 def test_lengthscales_in_proportion_are_one_hyperparameter() -> None:
     model = noisy_model()
     model.likelihood.noise = 0.3
-    X, y = training_data(model)
-    ratios = torch.tensor([1.0, 2.0, 5.0], dtype=X.dtype)
-    model.covar_module = problems.matern(1.5, ard_num_dims=3).to(X)
+    ratios = torch.tensor([1.0, 2.0, 5.0], dtype=torch.float64)
+    model.covar_module = problems.matern(1.5, ard_num_dims=3).double()
     model.covar_module.lengthscale = ratios
-    together = Search(X, y, None).maximise(BatchedGP(model), INDEX, in_proportion=True)
+    together = Search(None).maximise(BatchedGP(model), INDEX, in_proportion=True)
     found = together.covar_module.lengthscale[0] / ratios
     torch.testing.assert_close(found, found[:1].expand(3))
     # The same as one lengthscale for inputs in these units
-    model.covar_module = problems.matern(1.5).to(X)
-    alone = Search(X / ratios, y, None).maximise(BatchedGP(model), INDEX)
+    model.covar_module = problems.matern(1.5).double()
+    in_units = BatchedGP(model)
+    in_units.X = in_units.X / ratios
+    alone = Search(None).maximise(in_units, INDEX)
     assert found[0].item() == pytest.approx(alone.covar_module.lengthscale.item(), rel=1e-2)
     assert together.likelihood.noise.item() == pytest.approx(
         alone.likelihood.noise.item(), rel=0.01
@@ -177,7 +176,7 @@ def lengthscales(gp: BatchedGP | PathwiseGP) -> list[float]:
 def test_equal_parts_of_a_sum_start_apart() -> None:
     model = model_of(scaled(RBFKernel()) + scaled(RBFKernel()) + scaled(RBFKernel()))
     X, _ = training_data(model)
-    smooth = smooth_start(BatchedGP(model), X, 1.0)
+    smooth = smooth_start(BatchedGP(model), 1.0)
     assert smooth is not None
     for gp in (apart(BatchedGP(model)), smooth, *finer_starts(BatchedGP(model), X, 1.0)):
         first, second, third = lengthscales(gp)
