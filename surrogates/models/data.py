@@ -25,7 +25,11 @@ from gpytorch.kernels import (
     ProductKernel,
     ScaleKernel,
 )
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.likelihoods import (
+    FixedNoiseGaussianLikelihood,
+    GaussianLikelihood,
+    HadamardGaussianLikelihood,
+)
 from gpytorch.likelihoods.noise_models import HomoskedasticNoise
 from gpytorch.means import LinearMean, Mean
 from gpytorch.models import ExactGP
@@ -37,6 +41,7 @@ from surrogates.functions.tasks import TaskKernel
 from surrogates.operators.forms import StationaryKernel
 from surrogates.rules.data_set import DataSet
 from surrogates.rules.inducing_points import check_choice, choose_inducing_points
+from surrogates.rules.limits import INFERRED_NOISE, noise_at
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.solver import Solver
 
@@ -67,14 +72,6 @@ class MeanOfBatch(nn.Module):
         return values[self.index].reshape(X.shape[:-1])
 
 
-def noise_variances(model: SingleTaskGP) -> Tensor:
-    """Return the noise variances in standardised units: a scalar, or (n,) where they are known;
-    after the batch shape if there is one.
-    """
-    noise: Tensor = model.likelihood.noise.detach()
-    return noise.reshape(()) if noise.numel() == 1 else noise
-
-
 def gaussian_likelihood(noise: float) -> GaussianLikelihood:
     """Return a Gaussian likelihood with the variance ``noise`` = σ², however small (GPyTorch's own
     refuses σ² < 1e-4).
@@ -88,19 +85,33 @@ def gaussian_likelihood(noise: float) -> GaussianLikelihood:
     return likelihood
 
 
-def check_likelihood(likelihood: Any) -> None:
-    """Require a likelihood whose noise variances do not depend on the inputs.
+def check_likelihood(
+    likelihood: Any, train_X: Tensor, train_Y: Tensor, input_transform: InputTransform | None
+) -> None:
+    """Require a likelihood whose noise variances are numbers, of each task where they depend on it.
 
     Raises:
         TypeError: naming the kinds, for any other.
+        ValueError: for noise of tasks of several outputs, or of a column that holds no tasks.
     """
-    known = GaussianLikelihood | FixedNoiseGaussianLikelihood
+    known = (*INFERRED_NOISE, FixedNoiseGaussianLikelihood)
     if not isinstance(likelihood, known) or hasattr(likelihood, "num_classes"):
         raise TypeError(
             "`likelihood` must be a GaussianLikelihood or a FixedNoiseGaussianLikelihood, whose"
             f" noise variances are numbers, got {type(likelihood).__name__}. Give variances that"
             " differ as `train_Yvar`, or use botorch.models.SingleTaskGP with this likelihood."
         )
+    if isinstance(likelihood, HadamardGaussianLikelihood):
+        column = likelihood.task_feature_index
+        if column is None or train_Y.shape[-1] > 1:
+            raise ValueError(
+                "`likelihood` must have the task's column as its `task_feature_index`, and be of a"
+                f" model of one output, got {column} and {train_Y.shape[-1]} outputs. Use"
+                " `HadamardGaussianLikelihood(num_tasks, task_feature_index=-1)` for the last"
+                " column."
+            )
+        X = train_X if input_transform is None else deepcopy(input_transform)(train_X)
+        noise_at(likelihood, whole_tasks(X, column))
 
 
 def check_noise(train_Yvar: Any, train_Y: Tensor) -> None:
@@ -146,7 +157,7 @@ def data_sets(model: SingleTaskGP) -> list[DataSet]:
     # Constants, even where transforms of the data have parameters to learn
     y = model.train_targets.detach()
     X = model.train_inputs[0].detach()
-    noise = noise_variances(model)
+    noise = noise_at(model.likelihood, X).detach()
     mean_module = deepcopy(model.mean_module).requires_grad_(False)
     batch_shape = y.shape[:-1]
     if not batch_shape:
@@ -245,13 +256,24 @@ def check_kernel(
     with suppress(NoFeaturesError) if is_exact else nullcontext():
         Embedding.of(frozen_kernel(kernel).to(X), X)
     for part in kernel.kernels if isinstance(kernel, ProductKernel) else ():
-        tasks = X[..., part.active_dims] if isinstance(part, TaskKernel) else X[:0]
-        if (fractions := tasks != tasks.round()).any():
-            raise ValueError(
-                "`train_X` must have the task, a whole number, in column"
-                f" {int(part.active_dims)}, got {tasks[fractions][0].item():g}. Give"
-                " `multi_task_kernel` the task's column as `task_feature`, and count it in `dim`."
-            )
+        if isinstance(part, TaskKernel):
+            whole_tasks(X, int(part.active_dims))
+
+
+def whole_tasks(X: Tensor, column: int) -> Tensor:
+    """Return X if the tasks in a column of it are whole numbers.
+
+    Raises:
+        ValueError: for a task that is none.
+    """
+    tasks = X[..., column]
+    if (fractions := tasks != tasks.round()).any():
+        raise ValueError(
+            f"`train_X` must have the task, a whole number, in column {column}, got"
+            f" {tasks[fractions][0].item():g}. Give `multi_task_kernel` the task's column as"
+            " `task_feature`, and count it in `dim`."
+        )
+    return X
 
 
 def place_inducing_points(

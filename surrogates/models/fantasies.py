@@ -64,7 +64,7 @@ class FantasyGP(Model, FantasizeMixin):
             self.outcome_transform = self.base.outcome_transform
         batch = self.base.batch_shape
         if noise is None:
-            noise = self.base._common_noise
+            noise = self.base._noise_of_values(Q)
         T = torch.broadcast_shapes(Q.shape[:-2], batch, noise.shape[:-2])
         self.Q = Q.expand(*T, *Q.shape[-2:])
         self.noise = noise.expand(*T, *values.shape[-2:])
@@ -142,7 +142,7 @@ class FantasyGP(Model, FantasizeMixin):
         batch = self.base.batch_shape
         m = self.num_outputs
         # The mean of what is known, as BoTorch has it
-        if observation_noise is True and self.base._common_noise is None:
+        if observation_noise is True and self.base._needs_noise:
             known = self.base.noise.reshape(*batch, m, -1)
             total = known.sum(-1) + self.noise.sum(-2)
             observation_noise = total.unsqueeze(-2) / (known.shape[-1] + self.noise.shape[-2])
@@ -192,7 +192,7 @@ class FantasyGP(Model, FantasizeMixin):
         )
         points = torch.cat([part.expand(*batch, *part.shape[-2:]) for part in (self.Q, Q)], -2)
         if noise is None:
-            noise = self.base._common_noise
+            noise = self.base._noise_of_values(Q)
         noise = noise.expand(*torch.broadcast_shapes(noise.shape[:-2], batch), *values.shape[-2:])
         seen = self.noise.expand(*noise.shape[:-2], *self.noise.shape[-2:])
         return FantasyGP(self.base, points, all_values, torch.cat([seen, noise], -2))
@@ -281,7 +281,7 @@ def imagined(
         )
     checks.like("X", X, "train_X", model.train_inputs[0])
     checks.like("Y", Y, "train_X", model.train_inputs[0])
-    if model._common_noise is None and noise is None:
+    if model._needs_noise and noise is None:
         raise ValueError(
             "`noise` must be given, variances in standardised units: the model's noise is known for"
             " every point."

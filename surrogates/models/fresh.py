@@ -23,7 +23,7 @@ import torch
 from botorch.exceptions.warnings import InputDataWarning
 from botorch.models import SingleTaskGP
 from gpytorch.distributions import MultivariateNormal
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, HadamardGaussianLikelihood
 from torch import Tensor
 
 from surrogates import checks, memory
@@ -35,12 +35,11 @@ from surrogates.models.data import (
     StateKey,
     data_sets,
     forget_caches,
-    noise_variances,
     subset_outputs,
 )
 from surrogates.models.double import ExactPosterior
 from surrogates.operators.forms import StationaryKernel
-from surrogates.rules.limits import check_range
+from surrogates.rules.limits import check_range, noise_at
 from surrogates.rules.rule import Draw, Rule
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.run import Solution
@@ -104,20 +103,24 @@ class FreshGP(SingleTaskGP):
 
     @property
     def noise(self) -> Tensor:
-        """The noise variances in standardised units: a scalar, or (n,) with ``train_Yvar``;
-        after the batch shape if there is one.
+        """The noise variances in standardised units: a scalar, or (n,) with ``train_Yvar`` or
+        noise of tasks; after the batch shape if there is one.
         """
-        return noise_variances(self)
+        return noise_at(self.likelihood, self.train_inputs[0]).detach()
 
     @property
-    def _common_noise(self) -> Tensor | None:
-        """σ² (*B, 1, m), the noise of values that come without one;
-        ``None`` where each has to come with its own.
-        """
-        noise: Tensor = self.likelihood.noise.detach()
+    def _needs_noise(self) -> bool:
+        """Whether values have to come with their noise variances, as those so far have."""
         known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
-        if known and not self._began_homoscedastic:
-            return None
+        return known and not self._began_homoscedastic
+
+    def _noise_of_values(self, X: Tensor) -> Tensor:
+        """Return σ² (..., k or 1, m) of values at X (..., k, d), transformed, that come without
+        one.
+        """
+        if isinstance(self.likelihood, HadamardGaussianLikelihood):
+            return noise_at(self.likelihood, X).detach().unsqueeze(-1)
+        noise: Tensor = self.likelihood.noise.detach()
         first = noise[..., :1].expand(*self.train_targets.shape[:-1], 1)
         return first.mT if self.num_outputs > 1 else first.unsqueeze(-1)
 
@@ -125,8 +128,8 @@ class FreshGP(SingleTaskGP):
         self, X: Tensor, mvn: MultivariateNormal, observation_noise: bool | Tensor = False
     ) -> MultivariateNormal:
         is_common = observation_noise is True and self._began_homoscedastic
-        common = self._common_noise if is_common else None
-        return super()._apply_noise(X, mvn, observation_noise if common is None else common)
+        noise = self._noise_of_values(X) if is_common else observation_noise
+        return super()._apply_noise(X, mvn, noise)
 
     def _extend_noise(self, model: "FreshGP", noise: Tensor | None) -> None:
         """Give ``model``, of the data and further values, the noise of both.
@@ -140,7 +143,7 @@ class FreshGP(SingleTaskGP):
         if not isinstance(known, FixedNoiseGaussianLikelihood):
             known = FixedNoiseGaussianLikelihood(self.noise.expand(self.train_targets.shape))
         model.likelihood = known.get_fantasy_likelihood(noise=noise.detach())
-        model._began_homoscedastic = self._common_noise is not None
+        model._began_homoscedastic = not self._needs_noise
 
     def set_train_data(
         self, inputs: Any = None, targets: Tensor | None = None, strict: bool = True
@@ -165,8 +168,8 @@ class FreshGP(SingleTaskGP):
         """Return the exact model of appended data, which may be batches,
         on transformed inputs and in standardised units.
         """
-        common = self._common_noise
-        if noise is None and self._began_homoscedastic and common is not None:
+        if noise is None and self._began_homoscedastic:
+            common = self._noise_of_values(inputs)
             noise = common.mT if self.num_outputs > 1 else common.squeeze(-1)
             noise = noise.expand(torch.broadcast_shapes(noise.shape, inputs.shape[:-1]))
         given = {} if noise is None else {"noise": noise}

@@ -35,7 +35,8 @@ def multi_task_kernel(
         ValueError: if a number is out of range.
     References:
         Bonilla, Chai, Williams (2007), "Multi-task Gaussian Process Prediction". The priors are
-        those of ``MultiTaskGP``. Differs from it: the noise and the mean are common to all tasks.
+        those of ``MultiTaskGP``. Differs from it: the mean is common to all tasks, and so is the
+        noise, unless the model's likelihood is a ``HadamardGaussianLikelihood``.
 
     ```python
     kernel = multi_task_kernel(dim=3, num_tasks=2)

@@ -28,7 +28,7 @@ from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.likelihoods import HadamardGaussianLikelihood, _GaussianLikelihoodBase
 from gpytorch.means import Mean
 from torch import Tensor
 
@@ -74,8 +74,8 @@ class PathwiseGP(FreshGP):
         train_Yvar: known noise variances of the shape of ``train_Y``; ``None`` for an inferred σ².
             Those of exact data, 0, become GPyTorch's least, 1e-6 (1e-4 in float32) in standardised
             units, as in ``SingleTaskGP``; all others are taken as they are.
-        likelihood: ``GaussianLikelihood`` or ``FixedNoiseGaussianLikelihood``; see
-            :func:`gaussian_likelihood` for a given σ².
+        likelihood: ``GaussianLikelihood``, ``FixedNoiseGaussianLikelihood`` or, for a σ² of each
+            task, ``HadamardGaussianLikelihood``; see :func:`gaussian_likelihood` for a given σ².
         covar_module: a GPyTorch kernel; paths need random features, see :class:`RandomFeatures`.
             Its batch shape is empty or, like those of the mean and the likelihood, (*batch, m),
             without m for one output.
@@ -113,7 +113,7 @@ class PathwiseGP(FreshGP):
         train_X: Tensor,
         train_Y: Tensor,
         train_Yvar: Tensor | None = None,
-        likelihood: GaussianLikelihood | FixedNoiseGaussianLikelihood | None = None,
+        likelihood: _GaussianLikelihoodBase | None = None,
         covar_module: Kernel | None = None,
         mean_module: Mean | None = None,
         outcome_transform: OutcomeTransform | _DefaultType | None = DEFAULT,
@@ -139,7 +139,7 @@ class PathwiseGP(FreshGP):
                 f" None, got {type(outcome_transform).__name__}."
             )
         if likelihood is not None:
-            check_likelihood(likelihood)
+            check_likelihood(likelihood, train_X, train_Y, input_transform)
         if covar_module is not None:
             check_kernel(covar_module, train_X, train_Y, input_transform, solver)
         checks.positive_int("num_features", num_features)
@@ -391,9 +391,13 @@ class PathwiseGP(FreshGP):
                 device, and for missing noise.
         """
         self.eval()
-        common = self._common_noise
         if noise is not None:
             noise = known_noise(noise)
+            if isinstance(self.likelihood, HadamardGaussianLikelihood):
+                raise ValueError(
+                    "`noise` must be None where every task has a variance that is inferred. Build a"
+                    " model of all data with `train_Yvar` for values of known noise."
+                )
         if self._is_exact:
             with as_given():
                 given = {} if noise is None else {"noise": noise}
@@ -403,10 +407,10 @@ class PathwiseGP(FreshGP):
             return FantasyGP(self, *imagined(self, X, Y, noise))
         shape = (*self.batch_shape, -1, self.num_outputs)
         _check_observations(
-            X, Y, noise, like=self._given_inputs, shape=shape, needs_noise=common is None
+            X, Y, noise, like=self._given_inputs, shape=shape, needs_noise=self._needs_noise
         )
-        if noise is None and self._began_homoscedastic and common is not None:
-            noise = common.expand_as(Y)
+        if noise is None and self._began_homoscedastic:
+            noise = self._noise_of_values(X).expand_as(Y)
         if hasattr(self, "outcome_transform"):
             Y, _ = self.outcome_transform(Y, X=self.transform_inputs(X))
         X, Y, noise = self._transform_tensor_args(X, Y, noise)
@@ -428,7 +432,7 @@ class PathwiseGP(FreshGP):
             "Fantasies must be made", "Transform functions of `posterior(X)`."
         )
         if observation_noise is None and self._began_homoscedastic:
-            observation_noise = self._common_noise
+            observation_noise = self._noise_of_values(X)
         return super().fantasize(X, sampler, observation_noise, **kwargs)
 
     def get_fantasy_model(

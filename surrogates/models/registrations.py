@@ -24,7 +24,7 @@ from botorch.sampling.pathwise.utils import (
     get_train_inputs,
     get_train_targets,
 )
-from gpytorch.likelihoods import _GaussianLikelihoodBase
+from gpytorch.likelihoods import HadamardGaussianLikelihood, _GaussianLikelihoodBase
 from gpytorch.models import ExactGP
 from linear_operator.operators import ConstantDiagLinearOperator, DiagLinearOperator, LinearOperator
 from torch import Size, Tensor
@@ -36,6 +36,7 @@ from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.models.pathwise import PathwiseGP
 from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
 from surrogates.operators.kernel_matrix import kernel_operator
+from surrogates.rules.limits import noise_at
 from surrogates.rules.solved import COLUMNS_HELD, default_solver
 from surrogates.solvers.accuracy import PosteriorError
 from surrogates.systems.kernel import KernelSystem
@@ -215,6 +216,8 @@ def _update(
             " PathwiseGP."
         )
     points = get_train_inputs(model, transformed=True)[0] if points is None else points
+    if noise_covariance is None and isinstance(likelihood, HadamardGaussianLikelihood):
+        noise_covariance = DiagLinearOperator(noise_at(likelihood, points))
     noise = (
         likelihood.noise_covar(shape=points.shape[:-1])
         if noise_covariance is None

@@ -34,6 +34,7 @@ NOISE = "noise"  # of every target, standardised
 PARAMETER = "state."
 
 MEANS = (ConstantMean, ZeroMean)
+TRANSFORMS = ("input_transform", "outcome_transform")  # of a model
 # The attributes of every class that its constructor takes, in their order
 CONSTRAINTS: dict[type[constraints.Interval], tuple[str, ...]] = {
     constraints.Interval: ("lower_bound", "upper_bound"),
@@ -85,10 +86,6 @@ def save_model(model: Any, inputs: Tensor, settings: Mapping[str, int | None], p
         TypeError: naming a module whose class is not among the known ones.
         OSError: if the file cannot be written.
     """
-    transforms = {
-        "input_transform": _input_transform_of(getattr(model, "input_transform", None)),
-        "outcome_transform": _outcome_transform_of(getattr(model, "outcome_transform", None)),
-    }
     likelihood = model.likelihood
     if type(likelihood) not in (GaussianLikelihood, FixedNoiseGaussianLikelihood):
         raise _unknown("likelihood", likelihood)
@@ -103,7 +100,7 @@ def save_model(model: Any, inputs: Tensor, settings: Mapping[str, int | None], p
         "noise_covar": None if known_noise else _own_of(likelihood.noise_covar),
         "began_homoscedastic": model._began_homoscedastic,
         "fixed": [name for name, value in model.named_parameters() if not value.requires_grad],
-        **transforms,
+        **{name: _transform_of(model, name) for name in TRANSFORMS},
     }
     tensors = {PARAMETER + name: value for name, value in model.state_dict().items()}
     tensors |= {INPUTS: inputs, TARGETS: model.train_targets}
@@ -150,8 +147,7 @@ def load_model(path: Path) -> Stored:
         "likelihood": likelihood,
         "covar_module": _kernel_from(description["covar_module"]).to(inputs),
         "mean_module": _mean_from(description["mean_module"]).to(inputs),
-        "outcome_transform": _outcome_transform_from(description["outcome_transform"]),
-        "input_transform": _input_transform_from(description["input_transform"], inputs),
+        **{name: _transform_from(description[name], inputs) for name in TRANSFORMS},
         **description["settings"],
     }
     state = {
@@ -248,33 +244,25 @@ def _give(module: Module, table: Mapping[str, Any]) -> None:
         module.register_prior(name, prior, own)
 
 
-def _input_transform_of(transform: Any) -> dict[str, Any] | None:
+def _transform_of(model: Any, name: str) -> dict[str, Any] | None:
+    transform = getattr(model, name, None)
     if transform is None:
         return None
-    if type(transform) is not Normalize or hasattr(transform, "indices"):
-        raise _unknown("input transform", transform)
-    return {"d": transform.coefficient.shape[-1], "batch_shape": list(transform.batch_shape)}
+    if type(transform) is Normalize and not hasattr(transform, "indices"):
+        return {"d": transform.coefficient.shape[-1], "batch_shape": list(transform.batch_shape)}
+    if type(transform) is Standardize and transform._outputs is None:
+        return {"m": transform._m, "batch_shape": list(transform._batch_shape)}
+    raise _unknown(name.replace("_", " "), transform)
 
 
-def _input_transform_from(table: Mapping[str, Any] | None, like: Tensor) -> Normalize | None:
+def _transform_from(table: Mapping[str, Any] | None, like: Tensor) -> Any:
     if table is None:
         return None
+    batch_shape = torch.Size(table["batch_shape"])
+    if "m" in table:
+        return Standardize(table["m"], batch_shape=batch_shape)
     unit = torch.tensor([[0.0], [1.0]], device="cpu").to(like).repeat(1, table["d"])
-    return Normalize(table["d"], bounds=unit, batch_shape=torch.Size(table["batch_shape"]))
-
-
-def _outcome_transform_of(transform: Any) -> dict[str, Any] | None:
-    if transform is None:
-        return None
-    if type(transform) is not Standardize or transform._outputs is not None:
-        raise _unknown("outcome transform", transform)
-    return {"m": transform._m, "batch_shape": list(transform._batch_shape)}
-
-
-def _outcome_transform_from(table: Mapping[str, Any] | None) -> Standardize | None:
-    if table is None:
-        return None
-    return Standardize(table["m"], batch_shape=torch.Size(table["batch_shape"]))
+    return Normalize(table["d"], bounds=unit, batch_shape=batch_shape)
 
 
 def _named(name: str, kinds: Iterable[type[Any]]) -> type[Any]:

@@ -1,13 +1,28 @@
 """Tasks: features of index kernels, and paths of each task."""
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from botorch.fit import fit_gpytorch_mll
+from botorch.models import MultiTaskGP
+from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.kernels import IndexKernel, Kernel, RBFKernel, ScaleKernel
+from gpytorch.likelihoods import HadamardGaussianLikelihood
 from gpytorch.mlls import ExactMarginalLogLikelihood
 
-from surrogates import CG, Cholesky, PathwiseGP, RandomFeatures, fit, multi_task_kernel
+from surrogates import (
+    CG,
+    Cholesky,
+    FantasyGP,
+    PathwiseGP,
+    RandomFeatures,
+    fit,
+    multi_task_kernel,
+    predict_by_neighbours,
+)
 from tests import problems
 
 # GPyTorch's own, once in a process
@@ -183,3 +198,107 @@ def test_data_whose_tasks_are_no_whole_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="a whole number, in column 2, got 0.* count it in `dim`"):
         PathwiseGP(wider, Y, covar_module=multi_task_kernel(3, 3))
     PathwiseGP(wider, Y, covar_module=multi_task_kernel(4, 3))
+
+
+VARIANCES = torch.tensor([4e-4, 1e-2, 0.25], dtype=torch.float64)
+
+
+def with_noise(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows of three tasks, each of which has a noise of its own."""
+    task = torch.arange(n) % 3
+    inputs = torch.cat([problems.uniform(n, 2, seed=seed), task.unsqueeze(1)], 1)
+    values = torch.sin(6.0 * inputs[:, 0] + 0.5 * task) * (1.0 + inputs[:, 1])
+    noise = VARIANCES[task].sqrt() * problems.normal(n, seed=seed)
+    return inputs, (values + noise).unsqueeze(1)
+
+
+def model_with_noise(n: int, **settings: Any) -> PathwiseGP:
+    likelihood = HadamardGaussianLikelihood(3, task_feature_index=-1).double()
+    likelihood.noise = VARIANCES
+    kernel = multi_task_kernel(3, 3).double()
+    return PathwiseGP(
+        *with_noise(n, 0), covar_module=kernel, likelihood=likelihood, num_paths=1024, **settings
+    )
+
+
+@pytest.mark.parametrize("n", [400, pytest.param(4500, marks=pytest.mark.slow)])
+def test_paths_have_the_noise_of_each_task(n: int) -> None:
+    model = model_with_noise(n, solver=CG() if n == 400 else None)
+    points = with_noise(30, 1)[0]
+    law = model.posterior(points)
+    noisy = model.posterior(points, observation_noise=True).variance - law.variance
+    kernel, (train,) = model.covar_module, model.train_inputs
+    scale = model.outcome_transform.stdvs.squeeze()
+    with torch.no_grad():
+        H = kernel(train).to_dense() + torch.diag(VARIANCES[train[:, 2].long()])
+        cross = kernel(train, points).to_dense()
+        weights = torch.cholesky_solve(cross, torch.linalg.cholesky(H))
+        constant = model.mean_module(train)
+        mean = constant[0] + weights.T @ (model.train_targets - constant)
+        variance = kernel(points, diag=True) - (cross * weights).sum(0)
+    found = (law.mean[:, 0] - model.outcome_transform.means.squeeze()) / scale
+    # Solves end at an error of a tenth
+    assert ((found - mean).abs() < 0.3 * variance.sqrt()).all()
+    ratio = law.variance[:, 0] / scale.square() / variance
+    assert (ratio - 1.0).abs().max() < 5.0 * (2.0 / 1024) ** 0.5
+    torch.testing.assert_close(noisy[:, 0] / scale.square(), VARIANCES[points[:, 2].long()])
+
+
+FITS: dict[str, dict[str, Any]] = {
+    "exact": {},
+    "sample": {},
+    "subsets": {"num_subsets": 2, "subset_size": 200},
+    "minibatch": {"batch_size": 100, "max_epochs": 100, "learning_rate": 0.1},
+    "iterative": {},
+}
+
+
+@pytest.mark.parametrize("method", FITS)
+def test_every_fit_learns_the_noise_of_each_task(method: str) -> None:
+    model = model_with_noise(300)
+    model.likelihood.noise = VARIANCES.mean()
+    fit(model, method, **FITS[method])
+    found = model.likelihood.noise.detach() * model.outcome_transform.stdvs.square()
+    # A variance of 100 values has a standard error of a seventh; these differ by factors of 25
+    assert (found.squeeze() / VARIANCES).log().abs().max() < 0.7
+
+
+def test_a_fit_with_noise_of_tasks_is_no_worse_than_that_of_botorch() -> None:
+    points, values = with_noise(600, 1)
+    ours = model_with_noise(400)
+    with torch.random.fork_rng(devices=[]):  # theirs starts from random numbers
+        torch.random.set_rng_state(torch.Generator().manual_seed(0).get_state())
+        theirs = MultiTaskGP(*with_noise(400, 0), task_feature=-1)
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(theirs.likelihood, theirs))
+    scores = []
+    for model in (fit(ours), theirs):
+        law = model.posterior(points, observation_noise=True)
+        error = values - law.mean
+        nll = 0.5 * (error.square() / law.variance + (2.0 * math.pi * law.variance).log())
+        scores.append(torch.stack([error.square().mean().sqrt(), nll.mean()]).detach())
+    assert (scores[0] - scores[1] < 0.01).all()
+
+
+def test_further_values_have_the_noise_of_their_tasks() -> None:
+    points, values = with_noise(42, 1)
+    models = [model_with_noise(60, solver=solver) for solver in (Cholesky(), CG(tolerance=1e-8))]
+    conditioned = [model.condition_on_observations(points[:9], values[:9]) for model in models]
+    variances = [model.posterior(points[9:]).variance for model in conditioned]
+    errors = 5.0 * (2.0 / 1024) ** 0.5
+    torch.testing.assert_close(variances[1], variances[0], atol=0.0, rtol=errors)
+    sampler = SobolQMCNormalSampler(torch.Size([2]))
+    imagined = [model.fantasize(points[:9], sampler) for model in models]
+    assert isinstance(imagined[1], FantasyGP)
+    for part in imagined:
+        found = part.posterior(points[9:]).variance[0]
+        torch.testing.assert_close(found, variances[0], atol=0.0, rtol=errors)
+
+
+def test_predictions_by_neighbours_have_the_noise_of_each_task() -> None:
+    model = model_with_noise(60)
+    points = with_noise(6, 1)[0]
+    silent, noisy = (
+        predict_by_neighbours(model, points, observation_noise=noise)[1] for noise in (False, True)
+    )
+    scale = model.outcome_transform.stdvs.squeeze().square()
+    torch.testing.assert_close((noisy - silent)[:, 0] / scale, VARIANCES.repeat(2))

@@ -11,19 +11,29 @@ import torch
 from botorch.models import SingleTaskGP
 from botorch.models.likelihoods.pairwise import PairwiseLogitLikelihood, PairwiseProbitLikelihood
 from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
+from gpytorch.kernels import RBFKernel
 from gpytorch.likelihoods import Likelihood
 from gpytorch.likelihoods.noise_models import HeteroskedasticNoise
 
-from surrogates import CG, Cholesky, PathwiseGP
+from surrogates import CG, Cholesky, FiniteFeatureGP, FourierFeatures, PathwiseGP, fit
 from surrogates.solvers.solver import Solver
 from tests import problems
 
 N = 40
-X = problems.uniform(N, 2)
+X = problems.uniform(N, 3)
+X[:, 2] = X[:, 2].round()  # two tasks
 Y = torch.sin(4.0 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(N, 1)
-Z = problems.uniform(9, 2, seed=1)
+Z = problems.uniform(9, 3, seed=1)
+Z[:, 2] = Z[:, 2].round()
 VARIANCES = 0.01 + 0.2 * problems.uniform(N, seed=2)
 NUM_PATHS = 1024
+
+
+def noise_of_tasks(*variances: float) -> gl.HadamardGaussianLikelihood:
+    likelihood = gl.HadamardGaussianLikelihood(len(variances), task_feature_index=-1)
+    likelihood.noise = torch.tensor(variances)
+    return likelihood
+
 
 TAKEN: dict[str, Callable[[], Any]] = {
     "GaussianLikelihood": gl.GaussianLikelihood,
@@ -32,6 +42,7 @@ TAKEN: dict[str, Callable[[], Any]] = {
     "with further noise": lambda: gl.FixedNoiseGaussianLikelihood(
         VARIANCES, learn_additional_noise=True
     ),
+    "HadamardGaussianLikelihood": lambda: noise_of_tasks(0.01, 0.3),
 }
 REFUSED: dict[str, Callable[[], Any]] = {
     "BernoulliLikelihood": gl.BernoulliLikelihood,
@@ -39,7 +50,6 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "DirichletClassificationLikelihood": lambda: gl.DirichletClassificationLikelihood(
         (Y[:, 0] > 0).long()
     ),
-    "HadamardGaussianLikelihood": lambda: gl.HadamardGaussianLikelihood(num_tasks=2),
     "LaplaceLikelihood": gl.LaplaceLikelihood,
     "LikelihoodList": lambda: gl.LikelihoodList(gl.GaussianLikelihood()),
     "MultitaskGaussianLikelihood": lambda: gl.MultitaskGaussianLikelihood(num_tasks=2),
@@ -90,3 +100,33 @@ def test_others_are_refused_by_name() -> None:
             TypeError, match=f"`likelihood` must be a GaussianLikelihood .* got {name}"
         ):
             PathwiseGP(X, Y, likelihood=REFUSED[name]())
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "message"),
+    [
+        (gl.HadamardGaussianLikelihood(2), 1, "its `task_feature_index`.* got None and 1 outputs"),
+        (noise_of_tasks(0.1, 0.2), 2, "of one output, got -1 and 2 outputs"),
+        (gl.HadamardGaussianLikelihood(2, task_feature_index=0), 1, "a whole number, in column 0"),
+        (noise_of_tasks(0.1), 1, "must hold numbers from 0 to 0, got 1"),
+    ],
+)
+def test_noise_of_what_is_no_task_is_refused(
+    likelihood: gl.HadamardGaussianLikelihood, outputs: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        PathwiseGP(X, Y.repeat(1, outputs), likelihood=likelihood)
+
+
+def test_values_of_known_noise_are_refused_beside_noise_of_tasks() -> None:
+    for solver in (Cholesky(), CG()):
+        model = PathwiseGP(X, Y, likelihood=noise_of_tasks(0.1, 0.2), solver=solver)
+        with pytest.raises(ValueError, match="`noise` must be None where every task has"):
+            model.condition_on_observations(X[:2], Y[:2], noise=torch.full_like(Y[:2], 0.1))
+
+
+def test_noise_of_tasks_is_not_learned_where_one_variance_is() -> None:
+    features = FourierFeatures(RBFKernel().double(), 3, 8)
+    model = FiniteFeatureGP(X, Y, feature_map=features, likelihood=noise_of_tasks(0.1, 0.2))
+    with pytest.raises(ValueError, match="must have one noise variance for this fit, or known"):
+        fit(model)
