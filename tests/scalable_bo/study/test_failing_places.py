@@ -119,7 +119,8 @@ def test_failures_that_lie_in_no_place_keep_nothing_out() -> None:
     study = Study(SPACE, maximize=True, seed=0)
     numbers = iter(range(1000))
     value = lambda p: -((p["x"] - 0.3) ** 2) - (p["y"] - 0.7) ** 2  # noqa: E731
-    run(study, lambda params: math.nan if next(numbers) % 6 == 0 else value(params))
+    run(study, lambda params: math.nan if next(numbers) % 6 == 0 else value(params), rounds=4)
+    assert LEARNED in study.last_ask.choice
     assert study.best_value > -1e-3
 
 
@@ -149,9 +150,10 @@ def test_where_nothing_seems_to_succeed_points_are_asked_for_all_the_same() -> N
 def test_a_study_that_is_opened_again_asks_for_the_same(tmp_path: Path) -> None:
     open_study = partial(Study, SPACE, maximize=True, seed=0, sampler=QUICK)
     whole = open_study()
-    run(whole, fails_beyond(0.5))
+    run(whole, fails_beyond(0.5), rounds=4)
+    assert LEARNED in whole.last_ask.choice
     for _ in range(2):
         with open_study(path=tmp_path / "study") as again:
-            run(again, fails_beyond(0.5), rounds=3)
+            run(again, fails_beyond(0.5), rounds=2)
             frame = again.to_dataframe()
     assert frame[["x", "y"]].equals(whole.to_dataframe()[["x", "y"]])

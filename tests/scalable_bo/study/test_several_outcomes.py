@@ -286,7 +286,7 @@ def test_points_that_are_completed_later_are_those_of_a_study_told_at_once(tmp_p
         study.tell(batch.ids, found)
 
     apart, together = make_study(), make_study()
-    for _ in range(3):
+    for _ in range(3):  # the last by surrogates
         step(together, at_once=True)
         step(apart, at_once=False)
         with make_study(path=tmp_path) as stored:
@@ -449,21 +449,22 @@ def test_each_surrogate_has_all_values_of_its_outcome(by: str) -> None:
 def test_a_restart_finds_the_surrogates_of_points_that_were_completed_meanwhile(
     tmp_path: Path,
 ) -> None:
-    X, values = with_gaps(130)
+    X, values = with_gaps(170)
     whole = [trade(params) for params in SPACE.to_dicts(X)]
 
     def begun(path: Path | None = None) -> Study:
         study = make_study(path=path)
-        study.add_data(X[:105], whole[:105])
-        study.add_data(X[105:], values[105:], name="with gaps")
+        study.add_data(X[:155], whole[:155])
+        study.add_data(X[155:], values[155:], name="with gaps")
         study.ask(1)  # whose surrogates are kept until the values have grown
-        study.tell([106, 107], [whole[106], {"gain": None} | values[107]])
+        study.tell([156, 157], [whole[156], {"gain": None} | values[157]])
         return study
 
     with begun(tmp_path) as study:
         assert study.last_ask.seconds_fit > 0
     with make_study(path=tmp_path) as study:
         torch.testing.assert_close(study.ask(2).X, begun().ask(2).X, atol=0.0, rtol=0.0)
+        assert [ask.refitted for ask in study._record.asks] == [True, False]
 
 
 @pytest.mark.slow
