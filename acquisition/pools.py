@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acquisition.constraints import FeasibleSet, TooFewPoints
+from acquisition.constraints import FeasibleSet
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, TooFewCandidates
 from surrogates import checks, memory
 from surrogates.operators.tiles import spans
@@ -123,10 +123,7 @@ def choose(
         first += len(points)
         if after_part is not None:
             after_part(first)
-    num_found = 0 if choosing.kept is None else len(choosing.kept.rows)
-    if num_found < functions.num_samples:
-        raise TooFewCandidates(functions.num_samples, num_found, first, num_infeasible)
-    return choosing.chosen(first)
+    return choosing.chosen(first, num_infeasible)
 
 
 class Choosing:
@@ -182,20 +179,16 @@ class Choosing:
             self.kept = together.at(columns)
             self.values = values[:, columns]
 
-    def chosen(self, num_rows: int) -> Chosen:
-        """Return what was chosen of so many rows.
+    def chosen(self, num_rows: int, num_infeasible: int = 0) -> Chosen:
+        """Return what was chosen of so many rows, beside which others were infeasible.
 
         Raises:
-            TooFewPoints: if some functions found nothing.
+            TooFewCandidates: if some functions found nothing.
         """
         q = len(self.which)
         found = 0 if self.kept is None else len(self.kept.rows)
         if self.kept is None or found < q:
-            raise TooFewPoints(
-                f"The pool must hold q = {q} distinct points that are feasible, neither pending nor"
-                f" in the training data, got {found} among {num_rows} rows. Add candidates, or"
-                " lower `q`."
-            )
+            raise TooFewCandidates(q, found, num_rows, num_infeasible)
         return self.kept
 
     def _distinct(self, candidates: Chosen, values: Tensor, num_taken: int) -> Tensor:

@@ -23,7 +23,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SECONDS_OF_A_BODY = 30.0  # until which all of it must have come
-MOST_ADDRESSES = 10_000
 # Answers that say that a request was wrong; 409 says that it came too late
 WRONG = frozenset({400, 401, 404, 405, 408, 413, 415, 422})
 HEADERS = [
@@ -46,14 +45,20 @@ class Allowance:
     Args:
         burst: at once.
         per_second: that come back.
+        most_addresses: that are remembered, the latest ones.
         clock: seconds that never go back.
     """
 
     def __init__(
-        self, burst: float, per_second: float, clock: Callable[[], float] = time.monotonic
+        self,
+        burst: float,
+        per_second: float,
+        most_addresses: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._burst = burst
         self._per_second = per_second
+        self._most_addresses = most_addresses
         self._clock = clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
@@ -65,7 +70,7 @@ class Allowance:
         """Count a wrong request; of too many addresses, the oldest are forgotten."""
         self._left[address] = max(self._of(address) - 1.0, 0.0), self._clock()
         self._left.move_to_end(address)
-        if len(self._left) > MOST_ADDRESSES:
+        if len(self._left) > self._most_addresses:
             self._left.popitem(last=False)
 
     def _of(self, address: str) -> float:

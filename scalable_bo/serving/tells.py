@@ -7,10 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
-
-MOST_TOGETHER = 256  # tells that are stored in one transaction
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,7 @@ class Teller:
         is_over = False
         while not is_over:
             jobs = [self._jobs.get()]
-            try:
-                while len(jobs) < MOST_TOGETHER:
-                    jobs.append(self._jobs.get_nowait())
-            except Empty:
-                pass
+            jobs += [self._jobs.get() for _ in range(self._jobs.qsize())]
             is_over = None in jobs
             found = [job for job in jobs if job is not None]
             for job in found:  # who waited may have gone; the values count all the same
