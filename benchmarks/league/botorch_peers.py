@@ -72,7 +72,7 @@ class ExpectedImprovementSearch(Optimiser):
             model = SingleTaskGP(U, -values[used, None])
             fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
             improvement = qLogNoisyExpectedImprovement(model, U, prune_baseline=True)
-            candidates, _ = optimize_acqf(improvement, _unit_box(self.space), q, **self._search)
+            candidates, _ = optimize_acqf(improvement, self.space.cube, q, **self._search)
         return self.space.unnormalize(candidates.clamp(0.0, 1.0))
 
 
@@ -136,7 +136,7 @@ class TrustRegionSearch(Optimiser):
             fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
         center = U[Y.argmax()]
         lengthscale = kernel.base_kernel.lengthscale.detach().squeeze(0)
-        corners = self._region.bounds(center, _unit_box(self.space), lengthscale)
+        corners = self._region.bounds(center, self.space.cube, lengthscale)
         num_candidates = min(self._most_candidates, max(2000, 200 * dim))
         seed = 1000 * self.seed + len(self.X)
         points = draw_sobol_samples(corners, num_candidates, 1, seed=seed).squeeze(1)
@@ -146,7 +146,3 @@ class TrustRegionSearch(Optimiser):
         candidates = torch.where(changed.scatter(1, one, True), points, center)
         with torch.no_grad():
             return MaxPosteriorSampling(model, replacement=False)(candidates, num_samples=q)
-
-
-def _unit_box(space: Space) -> Tensor:
-    return torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, space.encoded_dim)

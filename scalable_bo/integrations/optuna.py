@@ -239,8 +239,8 @@ class ThompsonSampler(BaseSampler):
         more, none where others are to sample.
         """
         trials = TrialSpace(space)
-        cube = trials.space
-        start = self._num_startup(cube.dim)
+        searched = trials.space
+        start = self._num_startup(searched.dim)
         if self._is_of_design(start, len(complete), len(running)):
             return self._of_design(trials, [*complete, *running], trial)
         left = _left(trials, [*complete, *running])
@@ -252,12 +252,9 @@ class ThompsonSampler(BaseSampler):
             if not q:
                 return []
         generator = torch.Generator().manual_seed(self._seed_of(trial, ""))
-        U = cube.normalize(trials.points(complete))
+        U = searched.normalize(trials.points(complete))
         goal = _goal(study, complete)
         Y = _outcomes(goal, complete)
-        box = torch.tensor([[0.0], [1.0]], dtype=torch.float64, device="cpu").repeat(
-            1, cube.encoded_dim
-        )
         data = TrainingData.of_each(U, Y, goal.signs)
         known = (goal.signs[0] * Y[:, 0]).where(goal.feasible(Y), math.nan)
 
@@ -265,11 +262,11 @@ class ThompsonSampler(BaseSampler):
             return Request(
                 model,
                 size,
-                box,
+                searched.cube,
                 generator,
-                X_pending=cube.normalize(trials.points(running)),
+                X_pending=searched.normalize(trials.points(running)),
                 choices=left,
-                constraints=cube.acquisition_options(box),
+                constraints=searched.acquisition_options(searched.cube),
                 batches=split_batches(known, start, q),
             )
 

@@ -124,9 +124,9 @@ class Belief:
         if not self.is_noisy:
             return recommended
         like = self.model.train_inputs[0]
-        box = torch.tensor([[0.0], [1.0]], device="cpu").to(like).repeat(1, like.shape[1])
         options = self.space.acquisition_options(like)
-        search = LIGHT_SAMPLER(self.model, box, seed=0, repeats=True, **options)
+        cube = self.space.cube.to(like)
+        search = LIGHT_SAMPLER(self.model, cube, seed=0, repeats=True, **options)
         paths = self.model.paths(1, generator=torch.Generator().manual_seed(0))
         assert isinstance(paths, SamplePaths)  # of one data set
         mean = replace(paths, prior=None, weights=paths.mean_weights)

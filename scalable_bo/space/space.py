@@ -200,6 +200,13 @@ class Space:
         return sum(param.num_columns for param in self.params.values())
 
     @property
+    def cube(self) -> Tensor:
+        """The corners (2, e) of the unit cube."""
+        return torch.tensor([[0.0], [1.0]], dtype=torch.float64, device="cpu").repeat(
+            1, self.encoded_dim
+        )
+
+    @property
     def num_points(self) -> float:
         """How many points there are at most; infinite with a ``Float`` without steps."""
         return math.prod(param.num_values for param in self.params.values())

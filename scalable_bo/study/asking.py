@@ -348,9 +348,9 @@ class Proposer:
         self, model: PathwiseGP, q: int, generator: torch.Generator, **options: Any
     ) -> Request:
         like = model.train_inputs[0]
-        box = torch.tensor([[0.0], [1.0]], device="cpu").to(like).repeat(1, self._space.encoded_dim)
+        cube = self._space.cube.to(like)
         constraints = self._space.acquisition_options(like)
-        return Request(model, q, box, generator, constraints=constraints, **options)
+        return Request(model, q, cube, generator, constraints=constraints, **options)
 
     def _completed(
         self, batch: Tensor, num_more: int, known: Known, pool: Pool | None

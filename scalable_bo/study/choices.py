@@ -150,7 +150,7 @@ def draw_from_pool(pool: Pool, q: int, taken: Tensor, generator: torch.Generator
     """Return points (q, d) of a pool in the user's units, drawn uniformly, none of them among those
     that are ``taken`` (k, e).
     """
-    box = torch.tensor([[0.0], [1.0]], dtype=torch.float64, device="cpu").repeat(1, taken.shape[1])
+    box = pool.space.cube
     lots = Lots(q, generator)
     with _whole_pool_counted(pool):
         best = choose(lots, read_parts(pool, box), FeasibleSet.of(box), KnownPoints(taken, box))

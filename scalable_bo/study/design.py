@@ -54,9 +54,7 @@ class Design:
     def __init__(self, space: Space, seed: int) -> None:
         self._space = space
         self._seed = seed
-        like = torch.zeros(2, space.encoded_dim, dtype=torch.float64, device="cpu")
-        like[1] = 1.0
-        self._feasible = FeasibleSet.of(like, **space.acquisition_options(like))
+        self._feasible = FeasibleSet.of(space.cube, **space.acquisition_options(space.cube))
         self.points = space.enumerate() if space.num_points <= ENUMERATED_UP_TO else None
 
     def draw(self, q: int, num_drawn: int, taken: set[bytes]) -> tuple[Tensor, int]:

@@ -104,14 +104,11 @@ def _rehearse(space: Space, dtype: torch.dtype) -> tuple[float, float, float]:
     """Return the seconds of a fit, a solve and a search in the parameters of ``space``,
     constraints and limits of their number aside.
     """
-    box = torch.tensor([[0.0], [1.0]], dtype=torch.float64, device="cpu").repeat(
-        1, space.encoded_dim
-    )
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(
         REHEARSED_ROWS, space.encoded_dim, dtype=torch.float64, generator=generator, device="cpu"
     )
-    study = Study(box, maximize=True, dtype=dtype)
+    study = Study(space.cube, maximize=True, dtype=dtype)
     study.add_data(
         X,
         (X - 0.4).square().sum(1)
