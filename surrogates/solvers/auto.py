@@ -33,8 +33,7 @@ PLAIN_SLOWER = 1.5  # median of CG(None)'s epochs over their forecast
 DIRECT_ADVANTAGE = 1.15  # a direct solve, which is far more accurate, may cost so much more
 # Share of the free memory that a direct solve may fill: running out of memory ends the process
 DIRECT_SHARE = 0.75
-EPOCHS_OF_DIRECT = 2.0  # entries evaluated for the factor and for the residual
-WORTH_GOING_ON = 3.0  # epochs, of which one evaluates the start and one the result
+EPOCHS_AROUND = 2.0  # beside those of steps: one evaluates the start or a factor, one the result
 SMALLEST_ITERATIVE = 1000  # rows; smaller systems are solved directly without a forecast
 PATIENCE = 3.0  # an iteration that takes so many times its forecast gives way to a direct solve
 
@@ -295,14 +294,14 @@ class Auto(Solver):
         assert system is not None  # to be factorised
         num_columns = request.rhs.shape[1]
         epochs = _direct_cost(system, num_columns) / _epoch_cost(system, num_columns)
-        return max(epochs, EPOCHS_OF_DIRECT)
+        return max(epochs, EPOCHS_AROUND)
 
     def _next(self, first: Solver, request: Request) -> Solver | None:
         """Return the solver that takes over from ``first``, if the budget allows one."""
         if not isinstance(first, Cholesky) and self._may_end_directly(request):
             return Cholesky()
         left = self.max_epochs - request.epochs
-        if isinstance(first, SketchAndProject) or left <= WORTH_GOING_ON:
+        if isinstance(first, SketchAndProject) or left <= EPOCHS_AROUND:
             return None
         return self._asap()
 

@@ -25,7 +25,6 @@ from surrogates.models.variational_gp import VariationalGP
 from surrogates.solvers.registry import SOLVERS
 
 SVGP = "svgp"
-# Inducing points of the baseline, the published number.
 
 
 def check_thompson_method(solver: str | Solver) -> None:
