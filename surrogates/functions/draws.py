@@ -30,12 +30,22 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from botorch.models.kernels.categorical import CategoricalKernel
-from scipy.special import betainc, betaincinv, gammainccinv, gammaincinv, gammaln, ive, kve
+from scipy.special import (
+    betainc,
+    betaincinv,
+    gammainccinv,
+    gammaincinv,
+    gammaln,
+    ive,
+    kve,
+    loggamma,
+)
 from torch import Tensor
 
 from surrogates import memory
@@ -208,6 +218,59 @@ class ScaledNormalLaw(RadialLaw):
         )
         with np.errstate(divide="ignore"):
             return constant + order * np.log(x / (2.0 * a)) + np.log(kve(order, x)) - x
+
+
+@dataclass(frozen=True)
+class PiecewisePolynomialLaw(RadialLaw):
+    """The law of kernels that are (1 − r)^e Σ_i a_i rⁱ up to r = 1, and 0 beyond.
+
+    Mellin's transform of the kernel is that of the law, whatever d, and gives the characteristic
+    function of u = log ‖ω‖, of which a Fourier transform makes a density:
+
+        E ‖ω‖^−z = 2^(1 − z) Γ((d − z)/2) / (Γ(d/2) Γ(z/2)) Σ_i a_i B(z + i, e + 1),    z = −i s.
+
+    Attributes:
+        power: e.
+        coefficients: a.
+    """
+
+    power: int
+    coefficients: tuple[float, ...]
+
+    @cached_property
+    def _table(self) -> tuple[Array, Array]:
+        """u from −32 to 32 in steps of a thousandth, and the density there."""
+        count = 2**15
+        z = -2j * np.pi / 64.0 * np.arange(1, count + 1)
+        e = self.power + 1.0
+        factor = (1.0 - z) * math.log(2.0) + loggamma(0.5 * (self.dim - z)) - loggamma(0.5 * z)
+        factor += gammaln(e) - gammaln(0.5 * self.dim)
+        moments = np.ones(count + 1, dtype=np.complex128)
+        moments[1:] = sum(
+            a * np.exp(factor + loggamma(z + i) - loggamma(z + i + e))
+            for i, a in enumerate(self.coefficients)
+        )
+        density: Array = np.fft.fftshift(np.fft.irfft(moments.conj())) * count / 32.0
+        return np.linspace(-32.0, 32.0, 2 * count, endpoint=False), density.clip(0.0)
+
+    @property
+    def reach(self) -> float:
+        return float(self._at(np.array([1.0 - BEYOND_TAIL]))[0])
+
+    def radii(self, count: int, generator: torch.Generator) -> Array:
+        return self._at(strata(count, generator))
+
+    def log_density(self, r: Array) -> Array:
+        surface = math.log(2.0) + 0.5 * self.dim * math.log(math.pi) - gammaln(0.5 * self.dim)
+        with np.errstate(divide="ignore"):
+            density = np.log(np.interp(np.log(r), *self._table))
+        return density - surface - self.dim * np.log(r)
+
+    def _at(self, quantiles: Array) -> Array:
+        """Return the radii at ``quantiles`` of the law."""
+        u, density = self._table
+        cumulative = density.cumsum() - 0.5 * density  # by the trapezium rule
+        return np.exp(np.interp(quantiles * density.sum(), cumulative, u))
 
 
 def weighted_frequencies(

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn, Self
 
+import numpy as np
 import torch
 from botorch.models.kernels.categorical import CategoricalKernel
 from botorch.models.kernels.positive_index import PositiveIndexKernel
@@ -37,6 +38,7 @@ from gpytorch.kernels import (
     LinearKernel,
     MaternKernel,
     PeriodicKernel,
+    PiecewisePolynomialKernel,
     PolynomialKernel,
     ProductKernel,
     ProductStructureKernel,
@@ -54,6 +56,7 @@ from torch import Tensor
 from surrogates.functions.draws import (
     LARGEST_RATIO,
     NormalLaw,
+    PiecewisePolynomialLaw,
     RadialLaw,
     ScaledNormalLaw,
     StudentLaw,
@@ -406,6 +409,18 @@ class WaveSource:
         law = ScaledNormalLaw(len(columns), kernel.alpha.item())
         return self._weighted(law, kernel.lengthscale, columns, tails)
 
+    def _piecewise_polynomial(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
+        """Made of what GPyTorch evaluates: (1 − r)^e times a polynomial of degree q."""
+        power = len(columns) // 2 + 2 * kernel.q + 1
+        r = np.linspace(0.0, 0.5, kernel.q + 1)
+        unit = deepcopy(kernel).double().cpu()
+        points = torch.zeros(len(r), len(columns), dtype=torch.float64, device="cpu")
+        points[:, 0] = unit.lengthscale.detach()[0, 0] * torch.from_numpy(r)
+        values = unit.forward(points, points[:1]).detach()[:, 0].numpy() / (1.0 - r) ** power
+        coefficients = np.linalg.solve(np.vander(r, increasing=True), values)
+        law = PiecewisePolynomialLaw(len(columns), power, tuple(coefficients.tolist()))
+        return self._weighted(law, kernel.lengthscale, columns, tails)
+
     def _weighted(
         self, law: RadialLaw, lengthscale: Tensor, columns: Tensor, tails: Tensor
     ) -> Waves:
@@ -645,6 +660,9 @@ FORMS |= {
     CosineKernel: KernelForm((), WaveSource._cosine, of_one_input=True),
     PeriodicKernel: KernelForm(("ard_num_dims",), WaveSource._periodic, has_tails=True),
     LinearKernel: KernelForm(("ard_num_dims",), WaveSource._linear),
+    PiecewisePolynomialKernel: KernelForm(
+        ("q", "ard_num_dims"), WaveSource._piecewise_polynomial, has_tails=True
+    ),
     PolynomialKernel: KernelForm(("power",), WaveSource._polynomial),
     CategoricalKernel: KernelForm(("ard_num_dims",), WaveSource._categorical),
     TanimotoKernel: KernelForm((), WaveSource._tanimoto),

@@ -6,7 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, PiecewisePolynomialKernel
+from botorch.models.kernels.infinite_width_bnn import InfiniteWidthBNNKernel
+from gpytorch.kernels import MaternKernel
 from torch import Tensor
 
 from surrogates import CG, Cholesky, PathwiseGP, Solution, fit_exact, fit_iterative
@@ -149,13 +150,13 @@ def test_the_generator_decides() -> None:
 
 
 def test_a_kernel_without_random_features_is_fitted_with_random_signs() -> None:
-    model = PathwiseGP(X, Y, covar_module=PiecewisePolynomialKernel(q=2).to(X))
+    model = PathwiseGP(X, Y, covar_module=InfiniteWidthBNNKernel().to(X))
     before = objective(model).item()
     fit_iterative(model, num_steps=10)
     assert objective(model).item() > before
     with pytest.raises(
         ValueError,
-        match="`kernel` must be .* to have random features, got PiecewisePolynomialKernel",
+        match="`kernel` must be .* to have random features, got InfiniteWidthBNNKernel",
     ):
         fit_iterative(model, num_steps=1, probes="pathwise")
 

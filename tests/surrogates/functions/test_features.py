@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from botorch.models.kernels.categorical import CategoricalKernel
+from botorch.models.kernels.infinite_width_bnn import InfiniteWidthBNNKernel
 from gpytorch.kernels import (
     AdditiveKernel,
     ArcKernel,
@@ -214,6 +215,10 @@ def periodic(
     return kernel
 
 
+def piecewise(q: int, lengthscale: float | torch.Tensor, **settings: Any) -> Kernel:
+    return problems.with_lengthscale(PiecewisePolynomialKernel(q, **settings), lengthscale)
+
+
 def categorical(lengthscale: float | torch.Tensor, **settings: Any) -> Kernel:
     return problems.with_lengthscale(CategoricalKernel(**settings), lengthscale)
 
@@ -231,6 +236,10 @@ SUMS_AND_PRODUCTS: dict[str, Callable[[], Kernel]] = (
         "rq-heavy-tail": lambda: rq(0.3),
         "rq-active": lambda: problems.scaled(rq(2.0, active_dims=[2]), 0.7),
         "rq-ard": lambda: problems.with_lengthscale(RQKernel(ard_num_dims=DIM), ARD),
+        "piecewise-0": lambda: PiecewisePolynomialKernel(q=0),
+        "piecewise-1": lambda: piecewise(1, 1.5),
+        "piecewise-2": lambda: problems.scaled(piecewise(2, 2.0, active_dims=[1]), 0.7),
+        "piecewise-3": lambda: piecewise(3, ARD, ard_num_dims=DIM),
         "periodic": lambda: periodic(0.7, 0.8),
         "periodic-ard": lambda: periodic(ARD, ARD.flip(1), ard_num_dims=DIM),
         "periodic-active": lambda: problems.scaled(periodic(0.5, 0.3, active_dims=[1]), 2.0),
@@ -367,7 +376,7 @@ class UnknownKernel(RBFKernel):
     ("make", "named"),
     [
         (UnknownKernel, "UnknownKernel"),
-        (lambda: problems.rbf() + PiecewisePolynomialKernel(), "PiecewisePolynomialKernel"),
+        (lambda: problems.rbf() + InfiniteWidthBNNKernel(), "InfiniteWidthBNNKernel"),
         (
             lambda: problems.scaled(problems.rbf() * ArcKernel(UnknownKernel()), 2.0),
             "UnknownKernel",

@@ -136,9 +136,7 @@ TABLE: dict[type[Kernel], Entry] = {
     CombinatorialCovarModule: Entry(lambda d: CombinatorialCovarModule()),
     TanimotoKernel: Entry(lambda d: TanimotoKernel(), one_hot),
     MainEffectsKernel: Entry(lambda d: MainEffectsKernel(ard_num_dims=d)),
-    gk.PiecewisePolynomialKernel: Entry(
-        lambda d: gk.PiecewisePolynomialKernel(), without_paths=NO_SPECTRUM
-    ),
+    gk.PiecewisePolynomialKernel: Entry(lambda d: gk.PiecewisePolynomialKernel()),
     gk.CylindricalKernel: Entry(
         lambda d: gk.CylindricalKernel(3, gk.MaternKernel()), in_ball, without_paths=NO_SPECTRUM
     ),

@@ -14,6 +14,7 @@ from surrogates import RandomFeatures
 from surrogates.functions.draws import (
     TAIL_DEGREES,
     NormalLaw,
+    PiecewisePolynomialLaw,
     RadialLaw,
     ScaledNormalLaw,
     StudentLaw,
@@ -31,6 +32,9 @@ LAWS = [
     StudentLaw(2, TAIL_DEGREES, 1e3),
     ScaledNormalLaw(1, 0.4),
     ScaledNormalLaw(4, 3.0),
+    PiecewisePolynomialLaw(1, 1, (1.0,)),
+    PiecewisePolynomialLaw(3, 4, (1.0, 4.0)),
+    PiecewisePolynomialLaw(100, 55, (1.0, 55.0, 989.333)),
 ]
 
 

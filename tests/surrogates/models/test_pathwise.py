@@ -12,6 +12,7 @@ from botorch.acquisition import qLogExpectedImprovement
 from botorch.acquisition.cached_cholesky import supports_cache_root
 from botorch.exceptions.errors import InputDataError
 from botorch.models import MixedSingleTaskGP, SingleTaskGP
+from botorch.models.kernels.infinite_width_bnn import InfiniteWidthBNNKernel
 from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
 from botorch.models.transforms import Normalize, Standardize
 from botorch.optim import optimize_acqf
@@ -20,7 +21,6 @@ from gpytorch.kernels import (
     GridInterpolationKernel,
     LinearKernel,
     PeriodicKernel,
-    PiecewisePolynomialKernel,
     RBFKernel,
     RQKernel,
 )
@@ -533,7 +533,7 @@ def test_a_kernel_that_keeps_matrices_can_be_copied_and_changed_after_a_posterio
 
 
 def test_the_posterior_of_a_kernel_without_features_is_exact_at_any_size() -> None:
-    kernel = PiecewisePolynomialKernel(2)
+    kernel = InfiniteWidthBNNKernel()
     given = {"likelihood": gaussian_likelihood(0.02), "covar_module": kernel}
     inputs = problems.uniform(EXACT_UP_TO + 1, X.shape[1], seed=3)
     data = inputs, torch.sin(5.0 * inputs.sum(1, keepdim=True))
