@@ -259,6 +259,17 @@ def fits() -> Rows:
                     ", ".join(f"{time:.1f}" for time in times),
                 ]
             )
+    runs = load("several_tasks")["runs"]
+    ours, exact = runs["fit"], runs["exact"]
+    error, noisy = (ours[name] / exact[name] for name in ("rmse_of_functions", "rmse"))
+    rows.append(
+        [
+            *("several_tasks", str(ours["rows"]), "1"),
+            f"{error:.2f} (of noisy values {noisy:.2f})",
+            f"{exact['nll'] - ours['nll']:+.3f}",
+            f"{ours['seconds']:.1f}, {exact['seconds']:.1f}",
+        ]
+    )
     return rows
 
 
@@ -346,8 +357,9 @@ TABLES: dict[str, tuple[Callable[[], Rows | list[str]], str, tuple[str, ...]]] =
     "warm": (warm, "python benchmarks/warm_starts.py", ("warm_rounds.json",)),
     "fits": (
         fits,
-        "python -m benchmarks.fits --preset grid | weak | sparse",
-        tuple(f"{name}.json" for name in FITS),
+        "python -m benchmarks.fits --preset grid | weak | sparse`,"
+        " `python benchmarks/several_tasks.py",
+        (*(f"{name}.json" for name in FITS), "several_tasks.json"),
     ),
     "regression": (
         lambda: made_table(
