@@ -26,7 +26,7 @@ LARGEST_ROUNDING = 0.05  # beside how far the values of a path differ from candi
 # of the starts, from one stage of a pruned ascent to the next
 KEPT = 1 / 3
 FEWEST_KEPT = 4
-LAST_RATE = 0.1  # of the learning rate, at the end of an ascent, where another may go on
+LAST_RATE = 0.1  # of the learning rate, at the end of an ascent
 # For ascents on functions of few terms
 NUM_CENTRES = 1000
 FEWEST_STARTS = 10
@@ -101,21 +101,22 @@ class _Each(torch.autograd.Function):
 
 
 def coarse(functions: Functions, candidates: Tensor, rows: Rows) -> Functions:
-    """Return what tells good candidates from others, and leads near the maxima: of paths of float32
-    data that ask for sums in float64, the sums in float32, at less than half the cost, if these
-    differ by little beside what candidates differ by; ``functions`` otherwise.
+    """Return what tells good candidates from others: paths in float32, at about half the cost, if
+    these differ by little beside what candidates differ by; ``functions`` otherwise.
 
     Args:
         candidates: (c, d), some of those to be screened.
         rows: of functions that processes share: all decide alike.
     """
-    if not isinstance(functions, SamplePaths) or functions.weights.dtype == functions.data.dtype:
+    if not isinstance(functions, SamplePaths) or functions.weights.dtype == torch.float32:
         return functions
-    quick = functions.summed_in(functions.data.dtype)
+    quick = functions.single()
+    if quick.weights.dtype == functions.weights.dtype:
+        return functions
     few = candidates[:: max(1, len(candidates) // NUM_COMPARED)]
     values = functions(few)
     error = (quick(few) - values).square().mean(1)
-    is_close = bool((error <= LARGEST_ROUNDING**2 * values.var(dim=1)).all())
+    is_close = bool((error <= LARGEST_ROUNDING**2 * values.var(dim=1, correction=0)).all())
     return quick if rows.least(is_close) else functions
 
 

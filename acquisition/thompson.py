@@ -20,15 +20,12 @@ from acquisition.candidates import (
 )
 from acquisition.constraints import FeasibleSet, LinearConstraint, TooFewPoints
 from acquisition.multistart import (
-    FEWER_STEPS,
-    LAST_RATE,
     OWN_STEPS,
     Condensed,
     Functions,
     SharedFunctions,
     ascend,
     coarse,
-    furthest,
     screen,
     total_steps,
 )
@@ -457,8 +454,6 @@ class ParallelThompsonSampling:
         )
         condensed = self._condensed(functions, starts, rate * (bounds[1] - bounds[0]), quick)
         steps = self.num_steps if condensed is None else total_steps(self.num_steps)
-        if condensed is None and quick is not functions:
-            steps += self.num_steps // FEWER_STEPS
         climb = partial(
             ascend,
             bounds=bounds,
@@ -473,13 +468,7 @@ class ParallelThompsonSampling:
                 starts, climb, num_steps=self.num_steps, learning_rate=rate, sign=sign
             )
             return best_first(points, sign * values)
-        points, values = climb(quick, starts, num_steps=self.num_steps, learning_rate=rate)
-        if quick is not functions:
-            reached = furthest(points, sign * values)
-            fewer = self.num_steps // FEWER_STEPS
-            points, values = climb(
-                functions, reached, num_steps=fewer, learning_rate=LAST_RATE * rate
-            )
+        points, values = climb(functions, starts, num_steps=self.num_steps, learning_rate=rate)
         return best_first(points, sign * values)
 
     def _condensed(

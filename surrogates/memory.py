@@ -53,6 +53,7 @@ ALLOCATOR_SETTINGS = (
 )
 
 Result = TypeVar("Result")
+Place = torch.device | str | torch.dtype  # as what holds tensors is moved to
 
 # When the free memory was asked for last, and what it was
 _looks: dict[torch.device, tuple[float, int]] = {}

@@ -15,7 +15,7 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates import checks
+from surrogates import checks, memory
 from surrogates.functions.draws import orthogonal_directions, standard_normal
 from surrogates.functions.modulations import Amplitudes, Product, modulated
 from surrogates.functions.spectra import Embedding, Found, WaveSource
@@ -196,12 +196,12 @@ class RandomFeatures(Features):
             self.embedding.to(frequencies),
         )
 
-    def to(self, device: torch.device | str) -> "RandomFeatures":
-        return self._each(lambda part: part.to(device))
+    def to(self, place: memory.Place) -> "RandomFeatures":
+        return self._each(lambda part: part.to(place))
 
     @cached_property
     def doubled(self) -> "RandomFeatures":
-        return self._each(lambda part: part.double())
+        return self.to(torch.float64)
 
     def _are_native(self, X: Tensor, W: Tensor) -> bool:
         """Whether compiled code evaluates the waves, and their sums with such weights."""
@@ -337,9 +337,9 @@ class PriorPaths:
         """Return the same functions with weights in ``dtype``, in which they are summed."""
         return replace(self, draws=tuple((part, weights.to(dtype)) for part, weights in self.draws))
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the same functions on a device."""
-        moved = tuple((part.to(device), weights.to(device)) for part, weights in self.draws)
+    def to(self, place: memory.Place) -> Self:
+        """Return the same functions on another device, or in another dtype."""
+        moved = tuple((part.to(place), weights.to(place)) for part, weights in self.draws)
         return replace(self, draws=moved)
 
 

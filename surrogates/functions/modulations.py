@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from surrogates import memory
 from surrogates.functions.draws import (
     Array,
     NormalLaw,
@@ -64,13 +65,12 @@ class _OfWaves:
         pad = torch.nn.functional.pad
         return self._with(lambda part: pad(part, (before, after)), self.per_wave)
 
-    def double(self) -> Self:
-        """Return the same in float64."""
-        return self._with(lambda part: part.double() if part.is_floating_point() else part)
-
-    def to(self, device: torch.device | str) -> Self:
-        """Return the same on a device."""
-        return self._with(lambda part: part.to(device))
+    def to(self, place: memory.Place) -> Self:
+        """Return the same on another device, or in another dtype."""
+        is_dtype = isinstance(place, torch.dtype)
+        return self._with(
+            lambda part: part if is_dtype and not part.is_floating_point() else part.to(place)
+        )
 
     def _with(self, change: Callable[[Tensor], Tensor], names: Sequence[str] = ()) -> Self:
         chosen = names or [entry.name for entry in fields(self)]

@@ -19,7 +19,7 @@ from botorch.models.transforms.outcome import ChainedOutcomeTransform, OutcomeTr
 from botorch.posteriors.posterior import Posterior
 from torch import Tensor
 
-from surrogates import checks
+from surrogates import checks, memory
 from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
 from surrogates.operators.expressions import kernel_values
 from surrogates.operators.linalg import stable_cholesky
@@ -38,7 +38,7 @@ class Functions(Protocol):
 
     def summed_in(self, dtype: torch.dtype) -> Self: ...
 
-    def to(self, device: torch.device | str) -> Self: ...
+    def to(self, place: memory.Place) -> Self: ...
 
 
 class Units(NamedTuple):
@@ -183,6 +183,22 @@ class SamplePaths:
             prior=None if self.prior is None else self.prior.summed_in(dtype),
             weights=self.weights.to(dtype),
             mean_weights=self.mean_weights.to(dtype),
+        )
+
+    def single(self) -> Self:
+        """Return the same functions in float32; of a kernel without a closed form in the dtype of
+        its data. The prior mean and the input transform are evaluated in their own.
+        """
+        is_closed = isinstance(self.data, KernelBasis) and self.data.tiles.closed
+        dtype = torch.float32 if is_closed else self.data.dtype
+        return replace(
+            self,
+            prior=None if self.prior is None else self.prior.to(dtype),
+            data=self.data.to(dtype) if is_closed else self.data,
+            weights=self.weights.to(dtype),
+            mean_weights=self.mean_weights.to(dtype),
+            prior_mean=_computed_in(self.data.dtype, self.prior_mean),
+            input_transform=_computed_in(self.data.dtype, self.input_transform),
         )
 
     def tempered(self, shares: Tensor) -> Self:
@@ -364,6 +380,10 @@ class BatchPaths:
             if self.several_outputs
             else self.units.untransform(values.unsqueeze(-1), X).squeeze(-1)
         )
+
+
+def _computed_in(dtype: torch.dtype, function: Any) -> Any:
+    return None if function is None else lambda X: function(X.to(dtype)).to(X)
 
 
 def _moved(part: Any, device: torch.device | str) -> Any:

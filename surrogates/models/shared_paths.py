@@ -12,7 +12,7 @@ import torch
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from surrogates import checks
+from surrogates import checks, memory
 from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import Basis, KernelBasis
@@ -44,7 +44,7 @@ class SharedBasis(Basis):
     def dtype(self) -> torch.dtype:
         return self.own.dtype
 
-    def to(self, device: torch.device | str) -> NoReturn:
+    def to(self, place: memory.Place) -> NoReturn:
         raise TypeError(
             "Paths of shared weights stay on the device of the system that they were drawn from."
         )

@@ -60,8 +60,8 @@ class Basis(ABC):
         """The type of the numbers that points are made of."""
 
     @abstractmethod
-    def to(self, device: torch.device | str) -> Self:
-        """Return the same functions on another device."""
+    def to(self, place: memory.Place) -> Self:
+        """Return the same functions on another device, or in another dtype."""
 
     @abstractmethod
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
@@ -173,8 +173,8 @@ class KernelBasis(Basis):
     def dtype(self) -> torch.dtype:
         return self.Z.dtype
 
-    def to(self, device: torch.device | str) -> Self:
-        return replace(self, kernel=deepcopy(self.kernel).to(device), Z=self.Z.to(device))
+    def to(self, place: memory.Place) -> Self:
+        return replace(self, kernel=deepcopy(self.kernel).to(place), Z=self.Z.to(place))
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
         return tiled_matmul(self.tiles.between(X), W)
@@ -187,7 +187,7 @@ class KernelBasis(Basis):
 
     @cached_property
     def doubled(self) -> "KernelBasis":
-        return KernelBasis(deepcopy(self.kernel).double(), self.Z.double())
+        return self.to(torch.float64)
 
     def pieces(self, width: int) -> Iterable[tuple[slice, FunctionMap]]:
         for j in spans(len(self.Z), width):

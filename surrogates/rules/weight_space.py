@@ -91,8 +91,8 @@ class FeatureBasis(Features):
             )
         return features
 
-    def to(self, device: torch.device | str) -> Self:
-        return replace(self, kernel=deepcopy(self.kernel).to(device))
+    def to(self, place: memory.Place) -> Self:
+        return replace(self, kernel=deepcopy(self.kernel).to(place))
 
 
 def solve_weight_posterior(
