@@ -15,6 +15,7 @@ from scalable_bo.serving.client import LONGEST_REASON
 from scalable_bo.serving.desk import Desk, UnavailableError
 from scalable_bo.serving.gate import Application, Gate
 from scalable_bo.serving.live import MOST_ROWS, LiveView
+from scalable_bo.serving.supply import MOST_POINTS
 from scalable_bo.serving.tells import Told
 from scalable_bo.study.study import Study
 
@@ -25,7 +26,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 
 LONGEST_SEARCH = 200
-MOST_POINTS = 1000  # of a request
 
 Id = Annotated[int, Field(ge=0, lt=2**53)]
 Ids = Annotated[list[Id], Field(max_length=MOST_POINTS)]
@@ -184,7 +184,7 @@ def _add_answers(app: FastAPI, study: Study, desk: Desk) -> None:
                 "num_leased": len(desk.held()),
                 "num_waiting": desk.num_waiting,
                 "best_value": study.best_value,
-                "trouble": desk.trouble,
+                "trouble": desk.pool.trouble,
             }
         )
 

@@ -4,7 +4,6 @@ tells, without a network.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -14,19 +13,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from scalable_bo.evaluation.processes import SECONDS_TO_END
 from scalable_bo.serving.client import FIRST_PAUSE, LONGEST_PAUSE
 from scalable_bo.serving.leases import NOBODY, Lease, Leases
+from scalable_bo.serving.supply import Supply
 from scalable_bo.serving.tells import Teller, Told
-from scalable_bo.study.asynchronous import AskAhead
+from scalable_bo.storage.rounds import Batch
 from scalable_bo.study.study import Study
 from surrogates import checks
 
 IDLE_ASKS_A_SECOND = 200.0  # at most, of all workers that wait
 SECONDS_OF_IDLENESS = 2.0 * LONGEST_PAUSE  # after which a worker that asked in vain waits no more
-
-
-logger = logging.getLogger(__name__)
 
 
 class UnavailableError(RuntimeError):
@@ -94,9 +90,8 @@ class Desk:
         self._lock = threading.Lock()
         self.leases.give(pending.ids, NOBODY)
         self.teller = Teller(study.tell, self._forget)
-        self._trouble: str | None = None
-        self._ahead = AskAhead(lambda q: study.ask(q, callback=self._ahead.go_on), batch, budget)
-        self._ahead.begin(0, 0)
+        self.pool = Supply(study.ask, self._take_over, batch, budget)
+        self.pool.note(0, 0, 0)
 
     def ask(self, q: int, worker: str) -> Handout:
         """Lease up to q points to a worker, at once.
@@ -110,11 +105,10 @@ class Desk:
             self.leases.give(ids, worker)
             points = [(id, self._params[id]) for id in ids]
             num_idle = self._note_idle(worker, q - len(ids))
-            self._ahead.count(len(ids))
-            self._ahead.begin(len(self._waiting), num_idle)
-            is_all = not points and self._ahead.is_exhausted and not self._params
-            trouble = self._trouble
-        if not points and not is_all and trouble:
+            is_all = not points and self.pool.is_exhausted and not self._params
+            num_waiting = len(self._waiting)
+        self.pool.note(len(ids), num_waiting, num_idle)
+        if not points and not is_all and (trouble := self.pool.trouble):
             raise UnavailableError(f"The study cannot be asked: {trouble}")
         wait = min(max(FIRST_PAUSE, num_idle / IDLE_ASKS_A_SECOND), LONGEST_PAUSE)
         return Handout(points, 0.0 if points or is_all else wait, is_all)
@@ -166,39 +160,21 @@ class Desk:
     @property
     def num_waiting(self) -> int:
         """The number of points that the next asks get at once."""
-        with self._lock:
-            self._collect()
-            return len(self._waiting)
-
-    @property
-    def trouble(self) -> str | None:
-        """What the last ask has raised, if it has not been repeated with success."""
-        with self._lock:
-            self._collect()
-            return self._trouble
+        return len(self._waiting)
 
     def close(self) -> bool:
         """Tell what waits, and end the threads; return whether they have ended, or an ask computes
         on for a while, whose points the study will refuse once it is closed.
         """
         self.teller.close()
-        return self._ahead.close(SECONDS_TO_END)
+        return self.pool.close()
 
     def _collect(self) -> None:
-        """Take back points whose leases have expired, which are the first to be given out, and take
-        over those of an ask that has ended.
-        """
+        """Take back points whose leases have expired; they are the first to be given out."""
         self._waiting.extendleft(self.leases.expired())
-        try:
-            batch = self._ahead.collect()
-        except Exception as error:
-            trouble = f"{type(error).__name__}: {error}"
-            if trouble != self._trouble:
-                logger.exception("An ask for points failed.")
-            self._trouble = trouble
-            return
-        if batch is not None:
-            self._trouble = None
+
+    def _take_over(self, batch: Batch) -> None:
+        with self._lock:
             self._params.update(zip(batch.ids, batch.params, strict=True))
             self._num_rows = batch.ids[-1] + 1
             self._waiting.extend(batch.ids)

@@ -89,7 +89,7 @@ class LiveView:
             "num_leased": len(held),
             "num_waiting": desk.num_waiting,
             "workers": workers,
-            "trouble": desk.trouble,
+            "trouble": desk.pool.trouble,
         }
 
     def model(self) -> dict[str, Any]:

@@ -7,12 +7,11 @@ Notation: q points of an ask.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 from scalable_bo.storage.rounds import Batch
 from scalable_bo.study.design import NotEnoughLeftError
@@ -46,121 +45,51 @@ class AbandonedError(Exception):
     """Nobody waits for the points any more."""
 
 
-class AskAhead:
-    """The ask for points that others will evaluate, which runs in a thread and begins by the rule
-    of :func:`number_to_ask_for`. One thread at a time may call its methods.
+class Feed:
+    """Points that wait for a worker, and the ask for more of them, which runs in a thread and
+    begins by the rule of :func:`number_to_ask_for`.
 
     Args:
         ask: for q points, as ``Study.ask``; it may call :meth:`go_on` now and then.
-        batch: the least that is asked for, unless the budget is less.
+        pending: points that wait from the beginning.
+        num_workers: evaluations at the same time.
+        batch: the least that is asked for.
         budget: points that may be asked for.
         begin: starts an ask; in a thread if ``None``.
+        clock: seconds.
     """
 
     def __init__(
         self,
         ask: Callable[[int], Batch],
-        batch: int,
-        budget: float,
-        begin: Callable[[Callable[[], Batch]], Future[Batch]] | None = None,
-    ) -> None:
-        self._ask = ask
-        self._batch = batch
-        self._budget = budget
-        self._begin = begin or _in_thread
-        self._running: Future[Batch] | None = None
-        self._num_done = 0  # since the last ask began
-        self._used_up = 0  # of that, until it ended
-        self._is_over = False
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether no more points will come."""
-        return self._running is None and self._budget <= 0
-
-    def count(self, num_done: int) -> None:
-        """Take note of points that were used up."""
-        self._num_done += num_done
-
-    def begin(self, num_waiting: int, num_idle: int) -> None:
-        """Begin an ask if none runs and it is time to, while so many points wait for a worker and
-        so many workers for a point.
-        """
-        q = number_to_ask_for(num_waiting, num_idle, self._used_up, self._batch)
-        q = int(min(q, self._budget))
-        if self._running is None and q > 0:
-            self._num_done = 0
-            self._running = self._begin(lambda: self._ask(q))
-
-    def collect(self) -> Batch | None:
-        """Return the points of an ask that has ended; ``None`` where there are none.
-
-        Raises:
-            Exception: what the ask has raised.
-        """
-        running = self._running
-        if running is None or not running.done():
-            return None
-        self._running = None
-        self._used_up = self._num_done
-        try:
-            points = running.result()
-        except NotEnoughLeftError as error:
-            self._budget = error.num_left
-            return None
-        self._budget -= len(points.ids)
-        return points
-
-    def go_on(self, text: str = "") -> None:
-        """Raise if nobody waits for the ask that runs any more."""
-        if self._is_over:
-            raise AbandonedError
-
-    def close(self, seconds: float | None = None) -> bool:
-        """Abandon the ask that runs; return whether it has ended, within so many seconds."""
-        self._is_over = True
-        return self._running is None or not wait([self._running], seconds).not_done
-
-
-def _in_thread(ask: Callable[[], Batch]) -> Future[Batch]:
-    """Begin an ask in a thread, for which the end of the process does not wait."""
-    future: Future[Batch] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(ask())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="ask", daemon=True).start()
-    return future
-
-
-class Feed:
-    """Points that wait for one of some workers.
-
-    Args:
-        ahead: asks for more of them.
-        pending: points that wait from the beginning.
-        num_workers: evaluations at the same time.
-        clock: seconds.
-    Attributes:
-        seconds_idle: in which nothing was evaluated.
-    """
-
-    def __init__(
-        self,
-        ahead: AskAhead,
         pending: Mapping[int, dict[str, Any]],
         num_workers: int,
+        batch: int,
+        budget: int,
+        *,
+        begin: Callable[[Callable[[], Batch]], Future[Batch]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.seconds_idle = 0.0
-        self._ahead = ahead
+        self._ask = ask
         self._waiting = dict(pending)
         self._num_workers = num_workers
+        self._batch = batch
+        self._budget = budget
+        self._thread = ThreadPoolExecutor(1, "ask") if begin is None else None
+        self._begin = begin or self._thread.submit  # type: ignore[union-attr]
         self._clock = clock
+        self._started = clock()
+        self._num_done = 0
+        self._asked_at = 0.0
+        self._seconds_of_ask = 0.0
+        self._running: Future[Batch] | None = None
+        self._is_over = False
         self._idle_since: float | None = None
+        self.seconds_idle = 0.0  # in which nothing was evaluated
+
+    def count(self, num_done: int) -> None:
+        """Take note of evaluations that have ended."""
+        self._num_done += num_done
 
     def take(self, num_out: int) -> Mapping[int, dict[str, Any]] | None:
         """Return points for the workers that are free while so many evaluations are out; ``None``
@@ -169,8 +98,7 @@ class Feed:
         Raises:
             Exception: what an ask has raised.
         """
-        if (points := self._ahead.collect()) is not None:
-            self._waiting.update(zip(points.ids, points.params, strict=True))
+        self._collect()
         now = self._clock()
         if self._idle_since is not None:
             self.seconds_idle += now - self._idle_since
@@ -178,7 +106,53 @@ class Feed:
         taken = dict(islice(self._waiting.items(), free))
         for number in taken:
             del self._waiting[number]
-        self._ahead.begin(len(self._waiting), free - len(taken))
+        used_up = self._seconds_of_ask * self._rate
+        idle = free - len(taken)
+        q = number_to_ask_for(len(self._waiting), idle, used_up, self._batch)
+        if self._running is None and self._budget and q:
+            self._begin_ask(q)
         self._idle_since = None if num_out or taken else now
-        is_over = not taken and not self._waiting and self._ahead.is_exhausted
-        return None if is_over else taken
+        if taken or self._waiting or self._running is not None or self._budget:
+            return taken
+        return None
+
+    def go_on(self) -> None:
+        """Raise if nobody waits for the ask that runs any more."""
+        if self._is_over:
+            raise AbandonedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over = True
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+
+    @property
+    def _rate(self) -> float:
+        """Evaluations a second."""
+        elapsed = self._clock() - self._started
+        return self._num_done / elapsed if elapsed > 0 else 0.0
+
+    def _begin_ask(self, q: int) -> None:
+        q = min(q, self._budget)
+        self._budget -= q
+        self._asked_at = self._clock()
+        self._running = self._begin(lambda: self._ask(q))
+
+    def _collect(self) -> None:
+        """Take over the points of an ask that has ended."""
+        if self._running is None or not self._running.done():
+            return
+        running = self._running
+        self._running = None
+        self._seconds_of_ask = self._clock() - self._asked_at
+        try:
+            points = running.result()
+        except NotEnoughLeftError as error:
+            self._budget = error.num_left
+            if error.num_left:
+                self._begin_ask(error.num_left)
+            return
+        self._waiting.update(zip(points.ids, points.params, strict=True))

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from scalable_bo.evaluation.progress import RoundProgress, peak_of_process, rese
 from scalable_bo.space.quoting import quote
 from scalable_bo.storage.points import EachPoint, Point
 from scalable_bo.storage.rounds import AskReport, Batch, Round
-from scalable_bo.study.asynchronous import AskAhead, Feed
+from scalable_bo.study.asynchronous import Feed
 from scalable_bo.study.design import NotEnoughLeftError
 from surrogates import checks
 
@@ -162,7 +162,7 @@ class _Loop:
             self._bar.note(f"{num_workers} workers evaluate; threads left for asks: {threads}.")
 
         def say(text: str) -> None:
-            ahead.go_on()
+            feed.go_on()
             self._say("meanwhile", text)
 
         def ask(q: int) -> Batch:
@@ -173,11 +173,16 @@ class _Loop:
         number = before + 1
         values = len(pending.ids) + run.rounds * run.batch
         self._last = before + (in_round + values) // run.batch
-        ahead = AskAhead(ask, run.batch, run.rounds * run.batch)
-        feed = Feed(ahead, dict(zip(pending.ids, pending.params, strict=True)), num_workers)
-        with self._interruption, closing(ahead):
+        feed = Feed(
+            ask,
+            dict(zip(pending.ids, pending.params, strict=True)),
+            num_workers,
+            run.batch,
+            run.rounds * run.batch,
+        )
+        with self._interruption, feed:
             for part in self.evaluator.run({}, feed.take):
-                ahead.count(len(part))
+                feed.count(len(part))
                 self._tell(part)
                 in_round += len(part)
                 self._bar.status(

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from scalable_bo.serving.desk import Desk, Handout, UnavailableError
+from scalable_bo.serving.supply import Supply
 from scalable_bo.serving.tells import Told
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage.rounds import Batch
-from scalable_bo.study.asynchronous import AskAhead
 from scalable_bo.study.study import Study
 
 SPACE = Space(x=Float(0.0, 1.0))
@@ -137,11 +137,12 @@ def test_all_points_are_evaluated_once_and_then_it_is_finished(
     desk = Desk(study, evaluations=evaluations, batch=3)
     ids = [id for id, _ in ask(desk, 5).points]
     assert sorted(ids) == list(range(5))
+    eventually(lambda: desk.pool.is_exhausted)
     found = desk.ask(1, "another")
     assert (found.points, found.finished) == ([], False)  # one of them may come back
     assert found.retry_after > 0
     desk.tell([Told(id, float(id)) for id in ids]).result(60)
-    eventually(lambda: desk.ask(1, "another").finished)
+    assert desk.ask(1, "another").finished
     desk.close()
 
 
@@ -157,12 +158,12 @@ def test_an_ask_that_fails_is_said_and_repeated(caplog: pytest.LogCaptureFixture
 
     study.ask = ask_or_fail  # type: ignore[method-assign]
     desk = Desk(study)
-    eventually(lambda: desk.trouble)
+    eventually(lambda: desk.pool.trouble)
     with pytest.raises(UnavailableError, match="the disk is full"):
         desk.ask(1, "one")
     fails = False
     assert ask_in_spite_of_trouble(desk).points
-    assert desk.trouble is None
+    assert desk.pool.trouble is None
     assert "the disk is full" in caplog.text
     desk.close()
 
@@ -184,13 +185,14 @@ def test_a_value_that_is_not_finite_is_a_failure_with_a_reason(desk: Desk) -> No
 
 
 class Paced:
-    """Asks, and the sizes of them."""
+    """Asks that take as long as they are let, and the sizes of them."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
-    def ask(self, q: int) -> Batch:
+    def ask(self, q: int, *, callback: Any = None) -> Batch:
         self.sizes.append(q)
+        time.sleep(0.05)
         first = sum(self.sizes[:-1])
         X = SPACE.unnormalize(SPACE.normalize([[0.5]] * q))
         return Batch(list(range(first, first + q)), [{"x": 0.5}] * q, X)
@@ -198,25 +200,30 @@ class Paced:
 
 def test_more_is_asked_for_at_once_where_workers_are_quick() -> None:
     paced = Paced()
-    ahead = AskAhead(paced.ask, 2, math.inf)
-    ahead.begin(0, 0)
-    for _ in range(3):
-        points = eventually(ahead.collect)
-        ahead.begin(0, 50)  # as if 50 workers were idle
-        ahead.count(len(points.ids))
-    eventually(ahead.collect)
-    assert paced.sizes == [2, 50, 53, 125]
+    waiting: list[int] = []
+    pool = Supply(paced.ask, lambda batch: waiting.extend(batch.ids), 2, math.inf)
+    pool.note(0, 0, 0)
+    eventually(lambda: waiting)
+    for _ in range(20):
+        num_taken = len(waiting)
+        waiting.clear()
+        pool.note(num_taken, 0, 50)  # as if 50 workers were idle
+        eventually(lambda: waiting)
+    pool.close()
+    assert paced.sizes[0] == 2
+    assert 50 <= max(paced.sizes) <= 1000
 
 
 def test_an_ask_that_runs_is_abandoned_at_the_end() -> None:
-    def ask_forever(q: int) -> Batch:
+    def ask_forever(q: int, *, callback: Any = None) -> Batch:
         while True:
-            time.sleep(0.001)
-            ahead.go_on("solving")
+            time.sleep(0.01)
+            callback("solving")
 
-    ahead = AskAhead(ask_forever, 1, math.inf)
-    ahead.begin(0, 0)
-    assert ahead.close(60.0)
+    pool = Supply(ask_forever, lambda batch: None, 1, math.inf)
+    pool.note(0, 0, 0)
+    time.sleep(0.05)
+    assert pool.close()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import torch
 from acquisition import Request
 from scalable_bo import Float, Space, Study
 from scalable_bo.storage.rounds import Batch, Round
-from scalable_bo.study.asynchronous import AskAhead, Feed
+from scalable_bo.study.asynchronous import Feed
 
 SPACE = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
 
@@ -54,8 +54,9 @@ class Simulation:
         self._number = 0
         self._num_out = 0
         self.sizes: list[int] = []
-        self.ahead = AskAhead(self._ask, 1, budget, self._begin)
-        self.feed = Feed(self.ahead, {}, num_workers, clock=lambda: self.now)
+        self.feed = Feed(
+            self._ask, {}, num_workers, 1, budget, begin=self._begin, clock=lambda: self.now
+        )
 
     @property
     def idle_while_points_were_left(self) -> float:
@@ -82,7 +83,7 @@ class Simulation:
 
     def _end(self) -> None:
         self._num_out -= 1
-        self.ahead.count(1)
+        self.feed.count(1)
 
     def _ask(self, q: int) -> Batch:
         self.sizes.append(q)
