@@ -32,7 +32,7 @@ from acquisition.outcomes import Outcome, only_output
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, Moves, distinct_best
 from acquisition.strategy import FEW_VALUES, ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
-from surrogates import PathwiseGP, memory
+from surrogates import PathwiseGP, checks, memory
 from surrogates.models.data import data_sets
 from surrogates.operators.differentiable import CrossCovariance
 from surrogates.operators.linalg import jittered_cholesky
@@ -83,8 +83,11 @@ class LogEIStrategy(ForFewValues):
             constraints, as in :class:`ThompsonStrategy`; ``None`` for a light one.
         num_samples: joint draws of several outcomes.
         num_draws: of one output's values at pending points.
-        most_pending: points, the latest ones, whose values are drawn with a new one's.
-        num_leaders: of the best data points, that the improvement is sought around.
+        most_pending: how many pending points, the latest ones, have values drawn with a new one's.
+        num_leaders: how many of the best data points the improvement is sought around.
+
+    Raises:
+        TypeError, ValueError: if a number is not a positive whole one.
 
     References:
         Ament et al. (2023), "Unexpected Improvements to Expected Improvement for Bayesian
@@ -99,6 +102,10 @@ class LogEIStrategy(ForFewValues):
     num_draws: int = 64
     most_pending: int = 32
     num_leaders: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("num_samples", "num_draws", "most_pending", "num_leaders"):
+            checks.positive_int(name, getattr(self, name))
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""

@@ -7,6 +7,7 @@ A further one is a class with a ``generate`` in a file of its own, and a line in
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from reprlib import repr as brief
 from typing import Any, ClassVar
 
 import torch
@@ -97,12 +98,18 @@ class TrustRegionStrategy(ForFewValues):
         sampler: as in :class:`ThompsonStrategy`, and ``trust_region``.
         least_tolerance: batches without success after which a region is shrunk at the earliest:
             large batches tell much of it, and it is gone after 7 that shrink it.
+
+    Raises:
+        TypeError, ValueError: if ``least_tolerance`` is not a positive whole number.
     """
 
     name: ClassVar[str] = "turbo"
     shares: ClassVar[bool] = True
     sampler: Sampler | None = None
     least_tolerance: int = 3
+
+    def __post_init__(self) -> None:
+        checks.positive_int("least_tolerance", self.least_tolerance)
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
@@ -170,10 +177,12 @@ class AutoStrategy(ForFewValues):
 
     Args:
         sampler: as in :class:`ThompsonStrategy`, which it is for.
-        few_points: up to so many are few.
-        some_points: up to so many are some.
-        num_improving: of some points, those chosen by expected improvement; no more than
-            ``few_points``.
+        few_points: batches of up to this size are chosen by expected improvement alone.
+        some_points: those of up to this size partly by expected improvement.
+        num_improving: how many points of these are chosen by it; no more than ``few_points``.
+
+    Raises:
+        TypeError, ValueError: if a size is no whole number, or out of range.
     """
 
     name: ClassVar[str] = "auto"
@@ -182,6 +191,15 @@ class AutoStrategy(ForFewValues):
     few_points: int = 8
     some_points: int = 50
     num_improving: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("few_points", "some_points", "num_improving"):
+            checks.positive_int(name, getattr(self, name))
+        if self.num_improving > self.few_points:
+            raise ValueError(
+                f"`num_improving` must be at most `few_points`, got {self.num_improving} and"
+                f" {self.few_points}. Lower it, or raise `few_points`."
+            )
 
     def reason(self, request: Request) -> str:
         """Return in a line how points are chosen, as :class:`ChoosingStrategy` has it."""
@@ -244,7 +262,7 @@ def make_strategy(strategy: str | Strategy, sampler: Sampler | None = None) -> S
     if isinstance(strategy, type) or not isinstance(strategy, Strategy):
         raise TypeError(
             "`strategy` must be a name or an object with a method `generate(request)`, got"
-            f" {type(strategy).__name__}. Names are {', '.join(STRATEGIES)}."
+            f" {brief(strategy)}. Names are {', '.join(STRATEGIES)}."
         )
     if sampler is not None:
         raise ValueError(

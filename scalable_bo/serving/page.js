@@ -306,6 +306,7 @@ function tile([name, value]) {
 }
 
 function showRows(found) {
+  view.sort ||= found.columns[0]; // the ids, the latest first
   const head = find("#rows thead");
   const names = JSON.stringify(found.columns);
   if (head.dataset.names !== names) {
@@ -315,7 +316,7 @@ function showRows(found) {
     head.replaceChildren(line);
   }
   head.querySelectorAll("th").forEach((cell, column) => {
-    const isSorted = found.columns[column] === (view.sort || found.columns[0]);
+    const isSorted = found.columns[column] === view.sort;
     cell.setAttribute("aria-sort", isSorted ? (view.down ? "descending" : "ascending") : "none");
     cell.className = found.rows.some((row) => typeof row[column] === "number") ? "number" : "";
   });

@@ -3,6 +3,7 @@ what is special about each.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -411,7 +412,7 @@ def test_a_strategy_is_made_by_its_name_or_taken_as_it_is() -> None:
             ValueError,
             "one of auto, thompson, turbo, regions, log-ei, got 'thomson'. Did you mean",
         ),
-        (RandomPoints, None, TypeError, "a name or an object with a method `generate"),
+        (RandomPoints, None, TypeError, "with a method `generate.*, got <class .*RandomPoints"),
         (None, None, TypeError, "Names are auto, thompson, turbo, regions, log-ei"),
         (RandomPoints(), QUICK, ValueError, "`sampler` must be None with a strategy that is made"),
     ],
@@ -421,3 +422,20 @@ def test_what_is_no_strategy_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         make_strategy(strategy, sampler)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AutoStrategy(few_points=3), "`num_improving` must be at most `few_points`, got 4"),
+        (lambda: AutoStrategy(some_points=0), "`some_points` must be at least 1, got 0"),
+        (lambda: TrustRegionStrategy(least_tolerance=0), "`least_tolerance` must be at least 1"),
+        (lambda: LogEIStrategy(num_leaders=0), "`num_leaders` must be at least 1, got 0"),
+        (lambda: LogEIStrategy(most_pending=-1), "`most_pending` must be at least 1, got -1"),
+    ],
+)
+def test_sizes_of_strategies_are_checked_when_they_are_made(
+    make: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
