@@ -11,7 +11,7 @@ Matheron's rule, with a prior draw f, noise ε ~ N(0, Σ), H = k(X, X) + Σ, and
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
@@ -190,15 +190,17 @@ class SamplePaths:
         its data. The prior mean and the input transform are evaluated in their own.
         """
         is_closed = isinstance(self.data, KernelBasis) and self.data.tiles.closed
-        dtype = torch.float32 if is_closed else self.data.dtype
+        own = self.data.dtype
+        dtype = torch.float32 if is_closed else own
+        transform = self.input_transform
         return replace(
             self,
             prior=None if self.prior is None else self.prior.to(dtype),
             data=self.data.to(dtype) if is_closed else self.data,
             weights=self.weights.to(dtype),
             mean_weights=self.mean_weights.to(dtype),
-            prior_mean=_computed_in(self.data.dtype, self.prior_mean),
-            input_transform=_computed_in(self.data.dtype, self.input_transform),
+            prior_mean=partial(_computed_in, own, self.prior_mean),
+            input_transform=None if transform is None else partial(_computed_in, own, transform),
         )
 
     def tempered(self, shares: Tensor) -> Self:
@@ -382,8 +384,8 @@ class BatchPaths:
         )
 
 
-def _computed_in(dtype: torch.dtype, function: Any) -> Any:
-    return None if function is None else lambda X: function(X.to(dtype)).to(X)
+def _computed_in(dtype: torch.dtype, function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
+    return function(X.to(dtype)).to(X)
 
 
 def _moved(part: Any, device: torch.device | str) -> Any:
