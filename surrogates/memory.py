@@ -211,8 +211,8 @@ def seconds(call: Callable[[], object], device: torch.device) -> float:
 
 
 class SharedContext:
-    """A context for the whole process: the first thread to enter it changes what it changes, and
-    the last to leave restores that.
+    """A context for the whole process: the first thread to enter applies the context, and the last
+    to leave undoes it.
 
     Args:
         make: makes the context.

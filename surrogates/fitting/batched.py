@@ -28,7 +28,7 @@ from surrogates.rules.limits import noise_at
 
 class BatchedGP(gpytorch.Module):
     """The mean, kernel and noise of ``model``, a float64 copy, as a function of small sets of its
-    data: ``index`` (b, m), of which each row is a set.
+    data: ``index`` (b, m), each row of which is one set.
 
     Its parameters have the names that they have in the model; copies share the data.
 
@@ -75,8 +75,7 @@ class BatchedGP(gpytorch.Module):
 
     def negative_log_likelihood(self, index: Tensor) -> Tensor:
         """Return −log p(y) in nats, (b,)."""
-        K = self.covariance(self.covar_module, self.X[index])
-        return gaussian_nll(K + torch.diag_embed(self.noise(index)), self.residuals(index))
+        return gaussian_nll(self.with_noise(index), self.residuals(index))
 
     @torch.no_grad()
     def predict(self, Z: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

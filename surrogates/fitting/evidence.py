@@ -112,7 +112,7 @@ class Evidence:
         Raises:
             FloatingPointError: if a kernel matrix is not positive definite.
         """
-        X = BatchedGP(model).X
+        X = training_data(model)[0].detach().double()
         width = X.amax(0) - X.amin(0)
         Z = (X / torch.where(width > 0, width, 1.0)).cpu().numpy()
         own = self._points.cpu().numpy()

@@ -92,7 +92,8 @@ def check_likelihood(
 
     Raises:
         TypeError: naming the kinds, for any other.
-        ValueError: for noise of tasks of several outputs, or of a column that holds no tasks.
+        ValueError: for noise of tasks of several outputs or with a batch shape, or of a column that
+            is not there or holds no tasks.
     """
     known = (*INFERRED_NOISE, FixedNoiseGaussianLikelihood)
     if not isinstance(likelihood, known) or hasattr(likelihood, "num_classes"):
@@ -102,16 +103,21 @@ def check_likelihood(
             " differ as `train_Yvar`, or use botorch.models.SingleTaskGP with this likelihood."
         )
     if isinstance(likelihood, HadamardGaussianLikelihood):
+        X = train_X if input_transform is None else deepcopy(input_transform)(train_X)
         column = likelihood.task_feature_index
-        if column is None or train_Y.shape[-1] > 1:
+        d = X.shape[-1]
+        m = train_Y.shape[-1]
+        batch_shape = tuple(likelihood.noise.shape[:-1])
+        if column is None or not -d <= column < d or m > 1 or batch_shape:
             raise ValueError(
-                "`likelihood` must have the task's column as its `task_feature_index`, and be of a"
-                f" model of one output, got {column} and {train_Y.shape[-1]} outputs. Use"
+                "`likelihood` must have the task's column, a number from"
+                f" {-d} to {d - 1}, as its `task_feature_index`, no batch shape, and be of a model"
+                f" of one output, got {column}, the batch shape {batch_shape} and {m} outputs. Use"
                 " `HadamardGaussianLikelihood(num_tasks, task_feature_index=-1)` for the last"
                 " column."
             )
-        X = train_X if input_transform is None else deepcopy(input_transform)(train_X)
-        noise_at(likelihood, whole_tasks(X, column))
+        remedy = "Give the likelihood the task's column as `task_feature_index`."
+        noise_at(likelihood, whole_tasks(X, column, remedy))
 
 
 def check_noise(train_Yvar: Any, train_Y: Tensor) -> None:
@@ -131,6 +137,19 @@ def check_noise(train_Yvar: Any, train_Y: Tensor) -> None:
         raise ValueError(
             f"`train_Yvar` must be at least 0, got {train_Yvar.min().item():g}. Use 0 for exact"
             " data, or None to infer the noise."
+        )
+
+
+def check_noise_of_values(likelihood: Any, noise: Any, name: str = "noise") -> None:
+    """Require no variances of single values beside those of tasks.
+
+    Raises:
+        ValueError: naming the argument.
+    """
+    if isinstance(noise, Tensor) and isinstance(likelihood, HadamardGaussianLikelihood):
+        raise ValueError(
+            f"`{name}` must be None where every task has a variance that is inferred. Build a model"
+            " of all data with `train_Yvar` for values of known noise."
         )
 
 
@@ -257,21 +276,25 @@ def check_kernel(
         Embedding.of(frozen_kernel(kernel).to(X), X)
     for part in kernel.kernels if isinstance(kernel, ProductKernel) else ():
         if isinstance(part, TaskKernel):
-            whole_tasks(X, int(part.active_dims))
+            whole_tasks(
+                X,
+                int(part.active_dims),
+                "Give `multi_task_kernel` the task's column as `task_feature`, and count it in"
+                " `dim`.",
+            )
 
 
-def whole_tasks(X: Tensor, column: int) -> Tensor:
+def whole_tasks(X: Tensor, column: int, remedy: str) -> Tensor:
     """Return X if the tasks in a column of it are whole numbers.
 
     Raises:
-        ValueError: for a task that is none.
+        ValueError: if a task is not a whole number; the message ends with ``remedy``.
     """
     tasks = X[..., column]
     if (fractions := tasks != tasks.round()).any():
         raise ValueError(
             f"`train_X` must have the task, a whole number, in column {column}, got"
-            f" {tasks[fractions][0].item():g}. Give `multi_task_kernel` the task's column as"
-            " `task_feature`, and count it in `dim`."
+            f" {tasks[fractions][0].item():g}. {remedy}"
         )
     return X
 

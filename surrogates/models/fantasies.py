@@ -28,7 +28,7 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.functions.draws import standard_normal
 from surrogates.functions.paths import SamplePaths
-from surrogates.models.data import data_sets, indices, known_noise
+from surrogates.models.data import check_noise_of_values, data_sets, indices, known_noise
 from surrogates.models.posterior import assemble, constant
 from surrogates.operators.linalg import jittered_cholesky
 from surrogates.rules.rule import Covariance
@@ -183,7 +183,7 @@ class FantasyGP(Model, FantasizeMixin):
         """Return fantasies that have seen more, given on transformed inputs and in standardised
         units, in the layout of GPyTorch.
         """
-        return self._extended(*outputs_last(self.num_outputs, inputs, targets, noise))
+        return self._extended(*outputs_last(self.base, inputs, targets, noise))
 
     def _extended(self, Q: Tensor, values: Tensor, noise: Tensor | None) -> "FantasyGP":
         batch = torch.broadcast_shapes(Q.shape[:-2], self.batch_shape)
@@ -286,6 +286,7 @@ def imagined(
             "`noise` must be given, variances in standardised units: the model's noise is known for"
             " every point."
         )
+    check_noise_of_values(model.likelihood, noise)
     if noise is not None:
         noise = known_noise(noise)
         if noise.shape[-2:] != Y.shape[-2:]:
@@ -313,15 +314,16 @@ def imagined(
 
 
 def outputs_last(
-    num_outputs: int, inputs: Tensor, targets: Tensor, noise: Tensor | None
+    model: Any, inputs: Tensor, targets: Tensor, noise: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return Q, values and noise of what GPyTorch lays out with the points last: (..., k) of one
     output, (..., m, k) of several.
 
     Raises:
-        ValueError: if the inputs of several outputs differ.
+        ValueError: if the inputs of several outputs differ, and for noise beside that of tasks.
     """
-    if num_outputs == 1:
+    check_noise_of_values(model.likelihood, noise)
+    if model.num_outputs == 1:
         return inputs, targets.unsqueeze(-1), None if noise is None else noise.unsqueeze(-1)
     if inputs.ndim > 2:
         if not torch.equal(inputs, inputs[..., :1, :, :].expand_as(inputs)):

@@ -33,6 +33,7 @@ from surrogates.models.data import (
     PATHS,
     Kept,
     StateKey,
+    check_noise_of_values,
     data_sets,
     forget_caches,
     subset_outputs,
@@ -127,6 +128,7 @@ class FreshGP(SingleTaskGP):
     def _apply_noise(
         self, X: Tensor, mvn: MultivariateNormal, observation_noise: bool | Tensor = False
     ) -> MultivariateNormal:
+        check_noise_of_values(self.likelihood, observation_noise, "observation_noise")
         is_common = observation_noise is True and self._began_homoscedastic
         noise = self._noise_of_values(X) if is_common else observation_noise
         return super()._apply_noise(X, mvn, noise)
@@ -168,6 +170,7 @@ class FreshGP(SingleTaskGP):
         """Return the exact model of appended data, which may be batches,
         on transformed inputs and in standardised units.
         """
+        check_noise_of_values(self.likelihood, noise)
         if noise is None and self._began_homoscedastic:
             common = self._noise_of_values(inputs)
             noise = common.mT if self.num_outputs > 1 else common.squeeze(-1)

@@ -28,14 +28,20 @@ from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import HadamardGaussianLikelihood, _GaussianLikelihoodBase
+from gpytorch.likelihoods import _GaussianLikelihoodBase
 from gpytorch.means import Mean
 from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import BatchPaths, SamplePaths
-from surrogates.models.data import check_kernel, check_likelihood, check_noise, known_noise
+from surrogates.models.data import (
+    check_kernel,
+    check_likelihood,
+    check_noise,
+    check_noise_of_values,
+    known_noise,
+)
 from surrogates.models.fantasies import FantasyGP, imagined, outputs_last
 from surrogates.models.fresh import FreshGP, as_given, direct_algebra
 from surrogates.models.posterior import assemble, constant, fine, path_distribution
@@ -391,13 +397,9 @@ class PathwiseGP(FreshGP):
                 device, and for missing noise.
         """
         self.eval()
+        check_noise_of_values(self.likelihood, noise)
         if noise is not None:
             noise = known_noise(noise)
-            if isinstance(self.likelihood, HadamardGaussianLikelihood):
-                raise ValueError(
-                    "`noise` must be None where every task has a variance that is inferred. Build a"
-                    " model of all data with `train_Yvar` for values of known noise."
-                )
         if self._is_exact:
             with as_given():
                 given = {} if noise is None else {"noise": noise}
@@ -451,7 +453,7 @@ class PathwiseGP(FreshGP):
         """
         if self._is_exact:
             return super().get_fantasy_model(inputs, targets, noise, **kwargs)
-        return FantasyGP(self.eval(), *outputs_last(self.num_outputs, inputs, targets, noise))
+        return FantasyGP(self.eval(), *outputs_last(self, inputs, targets, noise))
 
     @property
     def _supports_cache_root(self) -> bool:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.rules.hyperparameters import data_of_parts, log_prior
-from surrogates.rules.limits import noise_at
+from surrogates.rules.limits import check_no_noise_of_tasks, noise_at
 from surrogates.rules.weight_space import FeatureBasis, WeightPosterior, solve_weight_posterior
 
 
@@ -55,11 +55,8 @@ class Objective:
     def __init__(self, model: SingleTaskGP, num_features: int):
         self.X, self.y = data_of_parts(model)
         self.model = model
-        if self.noise.ndim and self.noise.requires_grad:
-            raise ValueError(
-                "`model.likelihood` must have one noise variance for this fit, or known ones, got a"
-                f" {type(model.likelihood).__name__}. Give known ones as `train_Yvar`."
-            )
+        if self.noise.requires_grad:
+            check_no_noise_of_tasks(model.likelihood)
         self.basis = FeatureBasis(model.covar_module, (self.X.shape[1], num_features))
         self.unscaled_weights = torch.nn.Parameter(self.y.new_zeros(num_features))
 

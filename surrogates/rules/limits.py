@@ -15,7 +15,8 @@ from torch import Tensor
 from surrogates.functions.tasks import task_numbers
 from surrogates.operators.forms import leaves
 
-INFERRED_NOISE = (GaussianLikelihood, HadamardGaussianLikelihood)  # not known beforehand
+# Likelihoods whose noise variances are inferred from the data
+INFERRED_NOISE = (GaussianLikelihood, HadamardGaussianLikelihood)
 LONGEST = 1e3  # times the range of an input: the kernel no longer depends on it
 ROOM = 1e3  # of the largest number, for sums and multiples of a squared distance
 LARGEST_ROUNDING = 0.1  # of a squared distance in lengthscales
@@ -116,13 +117,27 @@ def check_codes(kernel: Kernel, X: Tensor) -> None:
 
 
 def noise_at(likelihood: Any, X: Tensor) -> Tensor:
-    """Return the noise variances of data at X (*B, n, d), differentiable: a scalar if all data have
-    the same one, else those that are known or belong to their tasks, (*B, n).
+    """Return the noise variances of data at X (*B, n, d), differentiable in their parameters: a
+    scalar if all data share one variance, otherwise the variance of each datum, (*B, n), which is
+    known or is that of the datum's task.
     """
     noise: Tensor = likelihood.noise
     if isinstance(likelihood, HadamardGaussianLikelihood):
         return noise[task_numbers(X[..., likelihood.task_feature_index], likelihood.num_tasks)]
     return noise.reshape(()) if noise.numel() == 1 else noise
+
+
+def check_no_noise_of_tasks(likelihood: Any) -> None:
+    """Require noise that does not depend on tasks.
+
+    Raises:
+        ValueError: naming the kind of the likelihood.
+    """
+    if isinstance(likelihood, HadamardGaussianLikelihood):
+        raise ValueError(
+            "`model.likelihood` must have one noise variance for this fit, or known ones, got a"
+            f" {type(likelihood).__name__}. Give known ones as `train_Yvar`."
+        )
 
 
 def parts_with_lengthscales(kernel: Kernel, dim: int) -> Iterator[tuple[Kernel, Tensor]]:

@@ -29,6 +29,7 @@ from surrogates.rules.hyperparameters import (
     data_of_parts,
     rule_of,
 )
+from surrogates.rules.limits import check_no_noise_of_tasks
 
 
 @restored_on_failure
@@ -86,6 +87,7 @@ def fit_variational(
             f"`model` must have one output to be fitted, got {model.num_outputs}. Use"
             " `subset_output`, or a model for each."
         )
+    check_no_noise_of_tasks(model.likelihood)
     checks.positive_int("num_steps", num_steps)
     checks.positive_int("batch_size", batch_size)
     checks.positive_float("learning_rate", learning_rate)
@@ -157,7 +159,7 @@ def _bound(objective: VariationalELBO, X: Tensor, y: Tensor, batch: Tensor) -> T
     if isinstance(objective.likelihood, FixedNoiseGaussianLikelihood):
         known = {"noise": objective.likelihood.noise_covar.noise[batch]}
     try:
-        bound: Tensor = objective(objective.model(X), y, X, **known)
+        bound: Tensor = objective(objective.model(X), y, **known)
     except (NanError, NotPSDError):
         return torch.tensor(torch.nan, device="cpu")
     return bound

@@ -33,7 +33,7 @@ PLAIN_SLOWER = 1.5  # median of CG(None)'s epochs over their forecast
 DIRECT_ADVANTAGE = 1.15  # a direct solve, which is far more accurate, may cost so much more
 # Share of the free memory that a direct solve may fill: running out of memory ends the process
 DIRECT_SHARE = 0.75
-EPOCHS_AROUND = 2.0  # beside those of steps: one evaluates the start or a factor, one the result
+EPOCHS_AROUND = 2.0  # a solve takes one before its steps, for its start or a factor, and one after
 SMALLEST_ITERATIVE = 1000  # rows; smaller systems are solved directly without a forecast
 PATIENCE = 3.0  # an iteration that takes so many times its forecast gives way to a direct solve
 

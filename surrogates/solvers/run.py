@@ -541,8 +541,6 @@ class Run(Generic[SystemT]):
         if is_rounded and self.watched is not None:
             lost = self.watched.rounded(columns, found - W).to(self.error)
             self.is_held[columns] = sweep.error * lost > self.allowed * sweep.residual
-        if not bool((better | (self.residual[columns] < 1.0)).all()):
-            self.note = joined_notes(self.note, ZEROS)
         taken = columns[better]
         self.error[taken] = sweep.error[better]
         self.residual[taken] = sweep.residual[better]

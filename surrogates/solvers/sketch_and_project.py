@@ -183,8 +183,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         vectors, and its matrix, a process's share of the rows where that fits the budget of kept
         ones.
         """
-        default = default_block_size(n, num_columns, CPU, num_processes)
-        b = min(n, self.block_size or default)
+        b = self._block_size_of(n, num_columns, CPU, num_processes)
         if self.preconditioner.is_exact:
             block = 3 * b * b  # with a copy to factorise, and the factor
         else:
@@ -240,7 +239,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             index = state.sampler.draw(len(index), generator)
         Z = state.W if state.momentum is None else state.momentum.Z
         # A cell says nothing of the rows elsewhere
-        told = len(index) if cells is None else cells.num_from_everywhere(len(index))
+        num_shown = len(index) if cells is None else cells.num_from_everywhere(len(index))
         gap = system.rows_matmul(index, Z, minus=rhs)
         D = self._project(system.restrict(index), gap, generator).mul_(state.step)
         if state.sampler is not None:  # as its rows speak for all
@@ -248,7 +247,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         monitor = monitor.observe(gap)
         # The rows dealt are those not visited for longest: what they show is, if anything, more
         # than the average row's residual.
-        shown = (system.n / told * gap[:told].square().sum(0)).sqrt()
+        shown = (system.n / num_shown * gap[:num_shown].square().sum(0)).sqrt()
         # Cells show few rows of the others, so that one block may be lucky
         residual = shown if cells is None else torch.maximum(shown, state.shown)
         if state.momentum is None:
@@ -317,8 +316,15 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         # What processes measure may differ, and they have to take the same blocks
         is_measured = self.preconditioner.is_exact and not system.rows.is_shared
         device = system.device if is_measured else CPU
-        default = default_block_size(system.n, num_columns, device, system.rows.size)
-        return min(system.n, self.block_size or default)
+        return self._block_size_of(system.n, num_columns, device, system.rows.size)
+
+    def _block_size_of(
+        self, n: int, num_columns: int, device: torch.device, num_processes: int
+    ) -> int:
+        # Processes divide the work of a sketched block
+        num_factors = num_processes if self.preconditioner.is_exact else 1
+        default = default_block_size(n, num_columns, device, num_factors)
+        return min(n, self.block_size or default)
 
     def _mu(self, system: BlockSystem, block_size: int) -> float:
         if self.mu is not None:

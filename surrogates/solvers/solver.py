@@ -22,6 +22,7 @@ from surrogates.solvers.run import (
     MARGIN,
     STALLED,
     TOO_LARGE,
+    ZEROS,
     Judge,
     Progress,
     Run,
@@ -401,6 +402,9 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         """Complete the note, and tell the checkpoint whether the solve is over."""
         if run.system is not run.given and run.request.coarse is None:
             run.note = joined_notes(run.note, "went on in float64")
+        is_zero = run.given.rows.all(run.value == 0)
+        if run.num_sweeps and bool((run.is_unsolved & is_zero).any()):
+            run.note = joined_notes(run.note, ZEROS)
         if bool((run.is_unsolved & run.is_held).any()):
             run.note = joined_notes(run.note, TOO_LARGE)
         if run.stalls == STALLS_ALLOWED or bool((run.is_unsolved & run.is_lost).any()):

@@ -76,8 +76,8 @@ class DistributedKernelSystem(KernelSystem):
     Raises:
         TypeError, ValueError: if the points are not finite, or differ in kind between the
             processes, or the noise is not positive.
-        ConnectionError: here and in solves, if another process ended, or was not heard of within
-            the group's timeout.
+        ConnectionError: here and in solves, if another process ended, such as by a factorisation
+            that failed there alone, or was not heard of within the group's timeout.
     """
 
     rows: SharedRows

@@ -3,6 +3,7 @@ refused by name.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gpytorch.likelihoods as gl
@@ -11,11 +12,21 @@ import torch
 from botorch.models import SingleTaskGP
 from botorch.models.likelihoods.pairwise import PairwiseLogitLikelihood, PairwiseProbitLikelihood
 from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
+from botorch.sampling import IIDNormalSampler
 from gpytorch.kernels import RBFKernel
 from gpytorch.likelihoods import Likelihood
 from gpytorch.likelihoods.noise_models import HeteroskedasticNoise
 
-from surrogates import CG, Cholesky, FiniteFeatureGP, FourierFeatures, PathwiseGP, fit
+from surrogates import (
+    CG,
+    Cholesky,
+    FiniteFeatureGP,
+    FourierFeatures,
+    PathwiseGP,
+    VariationalGP,
+    fit,
+    fit_finite_features,
+)
 from surrogates.solvers.solver import Solver
 from tests import problems
 
@@ -105,9 +116,24 @@ def test_others_are_refused_by_name() -> None:
 @pytest.mark.parametrize(
     ("likelihood", "outputs", "message"),
     [
-        (gl.HadamardGaussianLikelihood(2), 1, "its `task_feature_index`.* got None and 1 outputs"),
-        (noise_of_tasks(0.1, 0.2), 2, "of one output, got -1 and 2 outputs"),
-        (gl.HadamardGaussianLikelihood(2, task_feature_index=0), 1, "a whole number, in column 0"),
+        (
+            gl.HadamardGaussianLikelihood(2),
+            1,
+            "from -3 to 2, as its `task_feature_index`.* got None",
+        ),
+        (gl.HadamardGaussianLikelihood(2, task_feature_index=3), 1, "from -3 to 2.* got 3"),
+        (gl.HadamardGaussianLikelihood(2, task_feature_index=-4), 1, "from -3 to 2.* got -4"),
+        (noise_of_tasks(0.1, 0.2), 2, r"of one output, got -1, the batch shape \(\) and 2 outputs"),
+        (
+            gl.HadamardGaussianLikelihood(2, batch_shape=torch.Size([3]), task_feature_index=-1),
+            1,
+            r"no batch shape.* got -1, the batch shape \(3,\)",
+        ),
+        (
+            gl.HadamardGaussianLikelihood(2, task_feature_index=0),
+            1,
+            "a whole number, in column 0.* Give the likelihood the task's column",
+        ),
         (noise_of_tasks(0.1), 1, "must hold numbers from 0 to 0, got 1"),
     ],
 )
@@ -118,15 +144,48 @@ def test_noise_of_what_is_no_task_is_refused(
         PathwiseGP(X, Y.repeat(1, outputs), likelihood=likelihood)
 
 
-def test_values_of_known_noise_are_refused_beside_noise_of_tasks() -> None:
-    for solver in (Cholesky(), CG()):
-        model = PathwiseGP(X, Y, likelihood=noise_of_tasks(0.1, 0.2), solver=solver)
-        with pytest.raises(ValueError, match="`noise` must be None where every task has"):
-            model.condition_on_observations(X[:2], Y[:2], noise=torch.full_like(Y[:2], 0.1))
+@pytest.mark.parametrize("solver", [Cholesky(), CG()], ids=["exact", "paths"])
+def test_values_of_known_noise_are_refused_beside_noise_of_tasks(solver: Solver) -> None:
+    model = PathwiseGP(X, Y, likelihood=noise_of_tasks(0.1, 0.2), solver=solver, num_paths=8)
+    sampler = IIDNormalSampler(torch.Size([2]), seed=0)
+    points, values = X[:2], Y[:2]
+    noise = torch.full_like(values, 0.1)
+    fantasies = model.fantasize(points, sampler)
+    assert torch.isfinite(fantasies.posterior(Z, observation_noise=True).variance).all()
+    for call in (
+        partial(model.posterior, points, observation_noise=noise),
+        partial(model.fantasize, points, sampler, observation_noise=noise),
+    ):
+        with pytest.raises(ValueError, match="`observation_noise` must be None where every task"):
+            call()
+    for seen in (model, fantasies):
+        several = values.expand(*seen.batch_shape, 2, 1)
+        for call in (
+            partial(seen.condition_on_observations, points, several, noise=noise),
+            partial(seen.get_fantasy_model, points, several.squeeze(-1), noise=noise.squeeze(-1)),
+        ):
+            with pytest.raises(ValueError, match="`noise` must be None where every task has"):
+                call()
 
 
 def test_noise_of_tasks_is_not_learned_where_one_variance_is() -> None:
     features = FourierFeatures(RBFKernel().double(), 3, 8)
     model = FiniteFeatureGP(X, Y, feature_map=features, likelihood=noise_of_tasks(0.1, 0.2))
+    with pytest.raises(ValueError, match="must have one noise variance for this fit, or known"):
+        fit(model)
+
+
+def test_further_noise_may_be_learned_beside_known_noise() -> None:
+    features = FourierFeatures(RBFKernel().double(), 3, 8)
+    likelihood = gl.FixedNoiseGaussianLikelihood(VARIANCES, learn_additional_noise=True)
+    before = likelihood.second_noise.item()
+    model = FiniteFeatureGP(X, Y, feature_map=features, likelihood=likelihood)
+    fit_finite_features(model, num_steps=2)
+    assert likelihood.second_noise.item() != before
+
+
+def test_a_variational_fit_refuses_noise_of_tasks() -> None:
+    likelihood = noise_of_tasks(0.1, 0.2)
+    model = VariationalGP(X, Y, inducing_points=6, likelihood=likelihood)
     with pytest.raises(ValueError, match="must have one noise variance for this fit, or known"):
         fit(model)

@@ -21,6 +21,7 @@ from surrogates import (
     kernel_operator,
     memory,
 )
+from surrogates.operators.rates import CPU
 from surrogates.operators import tiles
 from surrogates.solvers.run import Start
 from surrogates.solvers.sketch_and_project import (
@@ -372,3 +373,14 @@ def test_the_default_block_grows_with_points_and_columns_between_256_and_8192() 
     assert default_block_size(10_000, 64) == math.ceil(math.sqrt(10_000 * (64 + 50)))
     # Four processes have a quarter of a product each, and factorise all of a block
     assert default_block_size(10_000, 64, num_processes=4) == math.ceil(math.sqrt(285_000.0))
+
+
+def test_processes_take_smaller_blocks_only_where_each_factorises_all_of_a_block() -> None:
+    for solver in (SketchAndProject.sap(), SketchAndProject.asap()):
+        assert solver._block_size_of(10_000, 64, CPU, 4) == default_block_size(10_000, 64, CPU, 4)
+    sketched = SketchAndProject.adasap()
+    assert sketched._block_size_of(10_000, 64, CPU, 4) == default_block_size(10_000, 64)
+    # A process then holds a quarter of the block's rows, and all of its sketch
+    n, b = 10_000, default_block_size(10_000, 64)
+    held = sketched.bytes_of_a_step(n, 64, 4, torch.float32)
+    assert held == 8 * n + 4 * (math.ceil(b / 4) * b + 8 * b * 100)

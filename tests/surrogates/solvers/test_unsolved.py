@@ -45,6 +45,13 @@ def test_no_value_worse_than_zero_is_returned(hard: KernelSystem) -> None:
     assert "0 is returned" in solution.note
 
 
+def test_a_descent_that_is_kept_is_not_said_to_be_zero(hard: KernelSystem) -> None:
+    rhs = problems.normal(N, 3, dtype=torch.float32)
+    for max_epochs in range(77, 100, 3):  # some of which end after a correction that failed
+        kept = CG(None, max_epochs=float(max_epochs), keep_descent=True).solve(hard, rhs)
+        assert kept.value.norm(dim=0).all() and "0 is returned" not in kept.note
+
+
 def test_a_warm_start_worse_than_zero_is_not_returned(hard: KernelSystem) -> None:
     rhs = problems.normal(N, 1, dtype=torch.float32)
     solution = CG(None, max_epochs=2.0).solve(hard, rhs, initial=1e6 * rhs)
