@@ -2,7 +2,7 @@
 regulariser, as a descent goes on.
 
     python benchmarks/gradient_variance.py --data elevators \\
-        --out benchmarks/results/gradient_variance.json
+        --out benchmarks/results/gradients/gradient_variance.json
 
 Weights a of a sample with prior values f and noise ε minimise either loss,
 

@@ -21,10 +21,10 @@ from surrogates import (
     kernel_operator,
     memory,
 )
-from surrogates.operators.rates import CPU
 from surrogates.operators import tiles
 from surrogates.solvers.run import Start
 from surrogates.solvers.sketch_and_project import (
+    CPU,
     SketchAndProjectState,
     default_block_size,
 )
