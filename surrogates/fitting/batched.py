@@ -75,7 +75,8 @@ class BatchedGP(gpytorch.Module):
 
     def negative_log_likelihood(self, index: Tensor) -> Tensor:
         """Return −log p(y) in nats, (b,)."""
-        return gaussian_nll(self.with_noise(index), self.residuals(index))
+        K = self.covariance(self.covar_module, self.X[index])
+        return gaussian_nll(K + torch.diag_embed(self.noise(index)), self.residuals(index))
 
     @torch.no_grad()
     def predict(self, Z: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

@@ -148,8 +148,9 @@ def check_noise_of_values(likelihood: Any, noise: Any, name: str = "noise") -> N
     """
     if isinstance(noise, Tensor) and isinstance(likelihood, HadamardGaussianLikelihood):
         raise ValueError(
-            f"`{name}` must be None where every task has a variance that is inferred. Build a model"
-            " of all data with `train_Yvar` for values of known noise."
+            f"`{name}` must not be given where the noise variance of every task is inferred, got"
+            f" variances of shape {tuple(noise.shape)}. Leave it out, or build a model of all data"
+            " with `train_Yvar`."
         )
 
 

@@ -402,12 +402,13 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         """Complete the note, and tell the checkpoint whether the solve is over."""
         if run.system is not run.given and run.request.coarse is None:
             run.note = joined_notes(run.note, "went on in float64")
-        is_zero = run.given.rows.all(run.value == 0)
-        if run.num_sweeps and bool((run.is_unsolved & is_zero).any()):
-            run.note = joined_notes(run.note, ZEROS)
-        if bool((run.is_unsolved & run.is_held).any()):
+        unsolved = run.is_unsolved
+        if run.num_sweeps and bool(unsolved.any()):
+            unsolved_zeros = unsolved & run.given.rows.all(run.value == 0)
+            run.note = joined_notes(run.note, ZEROS if bool(unsolved_zeros.any()) else "")
+        if bool((unsolved & run.is_held).any()):
             run.note = joined_notes(run.note, TOO_LARGE)
-        if run.stalls == STALLS_ALLOWED or bool((run.is_unsolved & run.is_lost).any()):
+        if run.stalls == STALLS_ALLOWED or bool((unsolved & run.is_lost).any()):
             run.note = joined_notes(run.note, STALLED)
         may_go_on = bool(run.is_unsolved.any()) and self._is_late(run)
         if keeper is not None and not (keeper.checkpoint.keep_solution and may_go_on):

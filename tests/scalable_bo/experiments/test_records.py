@@ -77,7 +77,7 @@ def test_peak_memory_is_that_since_the_reset() -> None:
     page = b"x" * mmap.PAGESIZE
 
     def peak_with_a_block() -> int:
-        # Of the system itself: an allocator may keep what is freed
+        # The system takes such a block back at once; an allocator may keep what is freed
         with mmap.mmap(-1, size) as block:
             for _ in range(size // mmap.PAGESIZE):
                 block.write(page)
