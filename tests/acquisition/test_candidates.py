@@ -70,12 +70,6 @@ def test_data_points_are_drawn_in_proportion_to_their_weights() -> None:
     assert shares[0] == 0
 
 
-def test_equal_values_use_every_data_point() -> None:
-    X = torch.tensor([[0.1, 0.1], [0.5, 0.5], [0.9, 0.9]], dtype=torch.float64)
-    nearest = torch.cdist(near(X, torch.ones(3), 300, 1e-3, UNIT_SQUARE), X).argmin(1)
-    assert set(nearest.tolist()) == {0, 1, 2}
-
-
 @given(num_candidates=st.integers(1, 200), fraction=st.floats(0.0, 1.0))
 def test_the_uniform_share_is_as_stated(num_candidates: int, fraction: float) -> None:
     X = torch.full((1, 6), 0.5, dtype=torch.float64)

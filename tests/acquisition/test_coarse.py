@@ -114,8 +114,7 @@ def shortfall(found: Tensor, exact: Tensor, maximize: bool, paths: SamplePaths) 
     return sign * (values[0] - values[1]) / paths(problems.uniform(50, 2)).std()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("maximize", [True, False])
+@pytest.mark.parametrize(("maximize", "dtype"), [(True, torch.float32), (False, torch.float64)])
 def test_a_batch_is_as_good_as_one_searched_in_float64(
     maximize: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,8 +34,6 @@ def model(**settings: Any) -> PathwiseGP:
 
 CHANGES: dict[str, Callable[[PathwiseGP], Any]] = {
     "lengthscale": lambda m: setattr(m.covar_module, "lengthscale", 0.1),
-    "noise": lambda m: setattr(m.likelihood, "noise", 0.5),
-    "targets": lambda m: m.set_train_data(X, m.train_targets.flip(0)),
     "more": lambda m: m.set_train_data(
         torch.cat([X, 0.5 * X]), m.train_targets.repeat(2), strict=False
     ),
@@ -45,12 +43,9 @@ CHANGES: dict[str, Callable[[PathwiseGP], Any]] = {
 }
 
 
-@pytest.mark.parametrize("transformed", [False, True], ids=["raw", "normalised"])
 @pytest.mark.parametrize("name", CHANGES)
-def test_after_a_change_a_batch_is_that_of_a_fresh_model(name: str, transformed: bool) -> None:
-    settings = {"input_transform": Normalize(2, bounds=UNIT)} if transformed else {}
-    changed = model(**settings)
-    fresh = model(**settings)
+def test_after_a_change_a_batch_is_that_of_a_fresh_model(name: str) -> None:
+    changed, fresh = (model(input_transform=Normalize(2, bounds=UNIT)) for _ in range(2))
     sampler = ParallelThompsonSampling(changed, UNIT, **SMALL)
     before = sampler.generate(4)
     for each in (changed, fresh):

@@ -59,12 +59,11 @@ def test_where_an_input_is_rounded_a_point_has_the_largest_improvement_of_all() 
     def rounding(X: Tensor) -> Tensor:
         return torch.cat([(10 * X[..., :1]).round() / 10, X[..., 1:]], dim=-1)
 
-    box = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
     X = rounding(problems.uniform(40, 2))
     Y = -(X - torch.tensor([0.53, 0.3217])).square().sum(1, keepdim=True)
     model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(1e-6))
     constraints = {"rounding": rounding}
-    request = Request(model, 1, box, torch.Generator().manual_seed(0), constraints=constraints)
+    request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), constraints=constraints)
     point = LogEIStrategy().generate(request)
     assert torch.equal(point, rounding(point))
     axis = torch.linspace(0.0, 1.0, 2001, dtype=torch.float64)
@@ -141,8 +140,7 @@ def test_a_point_is_sought_where_an_outcome_is_feasible() -> None:
         "objective": lambda Y: Y[..., 0],
         "outcome_constraints": [lambda Y: Y[..., 1] - 0.3],
     }
-    box = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-    request = Request(model, 1, box, torch.Generator().manual_seed(0), goal=goal)
+    request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), goal=goal)
     ((x0, x1),) = LogEIStrategy().generate(request).tolist()
     assert 0.2 < x0 < 0.35
     assert x1 > 0.9
@@ -262,7 +260,7 @@ def test_the_slope_of_an_improvement_is_that_of_its_logarithm_however_small() ->
         torch.autograd.grad(LogImprovement.apply(u).sum(), u, create_graph=True)
 
 
-SCALES = pytest.mark.parametrize("scale", [1e-12, 1e-6, 1.0, 1e6, 1e12])
+SCALES = pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
 
 
 @SCALES

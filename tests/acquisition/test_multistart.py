@@ -1,44 +1,22 @@
 """Screening against brute force; ascent against PyTorch's Adam,
-known maxima and per-path gradients.
+known maxima.
 """
 
-from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
 import torch
-from botorch.models.transforms.input import Normalize
-from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from acquisition import ascend, screen
-from surrogates import SamplePaths, memory
+from surrogates import memory
 from surrogates.operators import tiles
 from tests import problems
+from tests.acquisition.functions import Functions, waves
 
 UNIT_SQUARE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
-
-
-class Functions:
-    """s known functions in place of paths, remembering what was evaluated.
-
-    Args:
-        formula: maps points (s, k, d), or (1, c, d) shared by all, to values (s, k).
-    """
-
-    def __init__(self, num_samples: int, formula: Callable[[Tensor], Tensor]):
-        self.num_samples = num_samples
-        self.formula = formula
-        self.visited: list[Tensor] = []
-
-    def __call__(self, X: Tensor) -> Tensor:
-        return self.formula(X.unsqueeze(0))
-
-    def each(self, X: Tensor) -> Tensor:
-        self.visited.append(X.detach())
-        return self.formula(X)
 
 
 def bowls(centres: Tensor) -> Functions:
@@ -47,12 +25,6 @@ def bowls(centres: Tensor) -> Functions:
     return Functions(
         len(centres), lambda X: -(curvature * (X - centres.unsqueeze(1)).square()).sum(-1)
     )
-
-
-def waves(num_samples: int, d: int) -> Functions:
-    """Return s functions with many maxima."""
-    frequencies = 20.0 * problems.uniform(num_samples, 1, d, seed=7)
-    return Functions(num_samples, lambda X: torch.sin(frequencies * X).sum(-1))
 
 
 @given(
@@ -103,49 +75,6 @@ def test_screening_draws_what_fills_a_tile_at_a_time_and_reports_each_round() ->
         screen(waves(2, 2), rounds(), after_round=lambda: events.append("done"))
     two = ["drawn", "drawn", "done", "done"]
     assert events == ["drawn", *two, *two, "done"]
-
-
-@pytest.mark.parametrize("normalized", [False, True])
-@pytest.mark.parametrize(
-    "kernel",
-    [
-        MaternKernel(nu=1.5, ard_num_dims=2),
-        ScaleKernel(RBFKernel()),
-        ScaleKernel(MaternKernel(nu=2.5)),
-    ],
-)
-def test_one_tiled_call_gives_the_gradients_of_every_path_alone(
-    make_model, kernel, normalized: bool, monkeypatch
-) -> None:
-    bounds = UNIT_SQUARE
-    transform = {}
-    if normalized:
-        bounds = torch.tensor([[-2.0, 10.0], [3.0, 11.0]], dtype=torch.float64)
-        transform = {"input_transform": Normalize(2, bounds=bounds)}
-    paths = make_model(bounds, kernel=kernel.double(), **transform).paths(5)
-    monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 7)  # paths, points and data all span several tiles
-    X = (bounds[0] + (bounds[1] - bounds[0]) * problems.uniform(5, 9, 2)).requires_grad_()
-    values = paths.each(X)
-    (gradient,) = torch.autograd.grad(values.sum(), X)
-    for i in range(5):
-        x = X[i].detach().requires_grad_()
-        expected = path_alone(paths, i, x)
-        torch.testing.assert_close(values[i], expected)
-        torch.testing.assert_close(gradient[i], torch.autograd.grad(expected.sum(), x)[0])
-
-
-def path_alone(paths: SamplePaths, i: int, x: Tensor) -> Tensor:
-    """Return path i at x (k, d) by its definition, through plain autograd."""
-    x = x if paths.input_transform is None else paths.input_transform(x)
-    ((features, weights),) = paths.prior.draws
-    update = paths.data.kernel(x, paths.data.Z).to_dense() @ paths.weights[:, i]
-    return paths.offset + paths.scale * (paths.prior_mean(x) + features(x) @ weights[:, i] + update)
-
-
-def test_a_step_evaluates_all_paths_and_starts_together() -> None:
-    functions = waves(50, 2)
-    ascend(functions, problems.uniform(50, 6, 2), UNIT_SQUARE, num_steps=4)
-    assert [X.shape for X in functions.visited] == [(50, 6, 2)] * 5
 
 
 def test_ascent_ends_at_the_maximum_inside_the_box() -> None:
@@ -200,27 +129,6 @@ def test_the_best_point_visited_is_returned(
     assert (sign * values >= sign * functions.formula(starts)).all()
 
 
-def test_long_steps_do_overshoot_so_that_the_best_is_not_the_last() -> None:
-    functions = bowls(torch.full((1, 2), 0.5, dtype=torch.float64))
-    _, values = ascend(
-        functions,
-        torch.full((1, 1, 2), 0.4, dtype=torch.float64),
-        UNIT_SQUARE,
-        num_steps=3,
-        learning_rate=0.15,
-    )
-    assert values > functions.formula(functions.visited[-1])
-
-
-def test_no_steps_return_the_starts() -> None:
-    functions = waves(3, 2)
-    starts = problems.uniform(3, 4, 2)
-    points, values = ascend(functions, starts, UNIT_SQUARE, num_steps=0)
-    assert torch.equal(points, starts)
-    assert torch.equal(values, functions.formula(starts))
-    assert len(functions.visited) == 1
-
-
 def test_minimising_is_maximising_the_negative() -> None:
     functions = waves(3, 2)
     starts = problems.uniform(3, 4, 2)
@@ -251,25 +159,3 @@ def test_the_steps_are_those_of_adam_projected_to_the_box(centre: float) -> None
         functions.formula(lower + width * unit).sum().backward()
         adam.step()
         unit.data.clamp_(0.0, 1.0)
-
-
-def test_every_step_is_reported() -> None:
-    reports: list[None] = []
-    ascend(
-        waves(1, 2),
-        problems.uniform(1, 1, 2),
-        UNIT_SQUARE,
-        num_steps=7,
-        after_step=lambda: reports.append(None),
-    )
-    assert len(reports) == 7
-
-
-def test_kernels_without_a_closed_form_ascend_too(make_model) -> None:
-    prior = make_model(UNIT_SQUARE).paths(3).prior
-    paths = make_model(
-        UNIT_SQUARE, kernel=ScaleKernel(MaternKernel(nu=2.5)).double() + LinearKernel().double()
-    ).paths(3, prior=prior)
-    starts = problems.uniform(3, 2, 2)
-    _, values = ascend(paths, starts, UNIT_SQUARE, num_steps=10, learning_rate=0.01)
-    assert (values > paths.each(starts)).all()

@@ -2,7 +2,7 @@
 and that it acquires no less than all steps from all starts.
 """
 
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from scalable_bo.experiments.models import fixed_model, matern_kernel
 from scalable_bo.experiments.problems import GPPrior
 from surrogates import Cholesky
 from tests import problems
+from tests.acquisition.functions import Functions, waves
 
 FIXED = {
     "num_candidates": 1000,
@@ -27,24 +28,6 @@ FIXED = {
 
 def box(d: int) -> Tensor:
     return torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, d)
-
-
-class Functions:
-    """s functions by one formula (s, k, d) -> (s, k), remembering what was evaluated."""
-
-    def __init__(self, num_samples: int, formula: Callable[[Tensor], Tensor]):
-        self.num_samples = num_samples
-        self.formula = formula
-        self.visited: list[Tensor] = []
-
-    def each(self, X: Tensor) -> Tensor:
-        self.visited.append(X.detach())
-        return self.formula(X)
-
-
-def waves(num_samples: int, d: int) -> Functions:
-    frequencies = 20.0 * problems.uniform(num_samples, 1, d, seed=7)
-    return Functions(num_samples, lambda X: torch.sin(frequencies * X).sum(-1))
 
 
 def test_a_third_of_the_starts_go_on_from_stages_that_grow_longer() -> None:
@@ -158,6 +141,21 @@ def test_starts_are_compared_by_what_is_accepted() -> None:
     assert torch.equal(points[points > 0.4].sort().values, outwards)
 
 
+@pytest.fixture
+def ascents(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor | float]]:
+    """Return the sides and the learning rates of the ascents that samplers begin."""
+    begun: list[tuple[Tensor, Tensor | float]] = []
+
+    def noted(
+        functions: Any, starts: Tensor, bounds: Tensor, *, learning_rate: Any, **others: Any
+    ) -> tuple[Tensor, Tensor]:
+        begun.append((bounds[1] - bounds[0], learning_rate))
+        return ascend(functions, starts, bounds, learning_rate=learning_rate, **others)
+
+    monkeypatch.setattr("acquisition.thompson.ascend", noted)
+    return begun
+
+
 def lengthscales(*values: float) -> ScaleKernel:
     kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=len(values))).double()
     kernel.base_kernel.lengthscale = torch.tensor(values, dtype=torch.float64)
@@ -176,50 +174,24 @@ def lengthscales(*values: float) -> ScaleKernel:
     ids=["ard", "long", "no lengthscale", "fixed feature", "given"],
 )
 def test_the_rate_is_a_quarter_of_the_lengthscale(
-    make_model, monkeypatch, kernel, options: dict, rate: object
+    make_model: Any, ascents: Any, kernel: Any, options: dict[str, Any], rate: object
 ) -> None:
-    rates: list[Tensor | float] = []
-
-    def spy(
-        *arguments: object, learning_rate: Tensor | float, **others: object
-    ) -> tuple[Tensor, Tensor]:
-        rates.append(learning_rate)
-        return ascend(*arguments, learning_rate=learning_rate, **others)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("acquisition.thompson.ascend", spy)
     small = {"num_candidates": 50, "num_rounds": 2, "num_starts": 2, "num_steps": 1}
-    ParallelThompsonSampling(make_model(box(2), kernel=kernel), box(2), **small | options).generate(
-        2
-    )
-    torch.testing.assert_close(
-        torch.as_tensor(rates[0]), torch.as_tensor(rate, dtype=torch.as_tensor(rates[0]).dtype)
-    )
+    model = make_model(box(2), kernel=kernel)
+    ParallelThompsonSampling(model, box(2), **small | options).generate(2)
+    found = torch.as_tensor(ascents[0][1])
+    torch.testing.assert_close(found, torch.as_tensor(rate, dtype=found.dtype))
 
 
-def test_in_a_trust_region_the_rate_is_measured_in_its_sides(make_model, monkeypatch) -> None:
-    boxes = []
-    rates = []
-
-    def spy(
-        functions: object,
-        starts: Tensor,
-        bounds: Tensor,
-        *,
-        learning_rate: Tensor,
-        **others: object,
-    ) -> tuple[Tensor, Tensor]:
-        boxes.append(bounds[1] - bounds[0])
-        rates.append(learning_rate)
-        return ascend(functions, starts, bounds, learning_rate=learning_rate, **others)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("acquisition.thompson.ascend", spy)
+def test_in_a_trust_region_the_rate_is_measured_in_its_sides(make_model: Any, ascents: Any) -> None:
     model = make_model(box(2), kernel=lengthscales(0.1, 0.1))
     region = TrustRegion(2, batch_size=2)
     ParallelThompsonSampling(
         model, box(2), num_candidates=50, num_rounds=2, num_starts=2, trust_region=region
     ).generate(2)
-    assert boxes[0].max() < 1.0
-    torch.testing.assert_close(rates[0], (0.025 / boxes[0]).clamp_max(0.15))
+    sides, rate = ascents[0]
+    assert sides.max() < 1.0
+    torch.testing.assert_close(rate, (0.025 / sides).clamp_max(0.15))
 
 
 def test_a_rare_accepted_region_is_found_by_small_rounds(make_model) -> None:
@@ -238,9 +210,7 @@ def test_a_rare_accepted_region_is_found_by_small_rounds(make_model) -> None:
     assert accepts(sampler.generate(2)).all()
 
 
-@pytest.mark.parametrize(
-    ("d", "lengthscale", "seed"), [(2, 0.2, 0), (4, 0.5, 1), (8, 0.5, 2), (20, 0.5, 3)]
-)
+@pytest.mark.parametrize(("d", "lengthscale", "seed"), [(2, 0.2, 0), (8, 0.5, 2)])
 def test_the_defaults_acquire_at_least_what_a_hundred_fixed_steps_from_thirty_starts_do(
     d: int, lengthscale: float, seed: int
 ) -> None:

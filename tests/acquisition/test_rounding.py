@@ -11,6 +11,7 @@ from acquisition.constraints import FeasibleSet
 from acquisition.multistart import ascend
 from surrogates import PathwiseGP
 from tests import problems
+from tests.acquisition.functions import Functions
 
 SMALL = {"num_candidates": 200, "num_rounds": 4, "num_starts": 4, "num_steps": 40}
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
@@ -61,16 +62,11 @@ def test_all_points_of_a_grid_are_found_but_no_more() -> None:
 
 
 def test_small_steps_add_up_until_they_reach_the_next_value() -> None:
-    class Slope:
-        num_samples = 1
-
-        def each(self, X: Tensor) -> Tensor:
-            return X.sum(-1)
-
+    slope = Functions(1, lambda X: X.sum(-1))
     start = torch.zeros(1, 1, 2, dtype=torch.float64)
     options = {"num_steps": 60, "learning_rate": 0.02}
     discrete = FeasibleSet.of(UNIT, rounding=to_grid)
-    points, values = ascend(Slope(), start, UNIT, feasible_set=discrete, **options)  # type: ignore[arg-type]
+    points, values = ascend(slope, start, UNIT, feasible_set=discrete, **options)
     assert torch.equal(points, torch.ones_like(points))
     assert values.tolist() == [[2.0]]
 
@@ -89,13 +85,3 @@ def test_what_is_not_accepted_is_not_proposed(rounding: object) -> None:
         assert accepts(batch).all()
         assert not options or (batch.sum(1) >= 0.6).all()
         assert rounding is None or torch.equal(batch, to_grid(batch))
-
-
-def test_a_constraint_that_accepts_nothing_is_reported() -> None:
-    sampler = ParallelThompsonSampling(
-        make_bowl(), UNIT, **SMALL, accepts=lambda X: torch.zeros(len(X), dtype=torch.bool)
-    )
-    with pytest.raises(
-        ValueError, match="The constraints must leave a feasible point inside `bounds`"
-    ):
-        sampler.generate(1)

@@ -22,8 +22,9 @@ from torch import Tensor
 
 from acquisition import AcquisitionProgress, ParallelThompsonSampling
 from acquisition.candidates import default_proposal_std, original_inputs
-from acquisition.selection import DUPLICATE_DISTANCE, best_first, distinct_best
+from acquisition.selection import best_first, distinct_best
 from surrogates import PathwiseGP, SamplePaths
+from tests import problems
 from tests.pairs import each_pair
 from tests.refusals import assert_refused
 
@@ -38,20 +39,11 @@ UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 WIDE = torch.tensor([[-5.0, 100.0], [10.0, 100.5]], dtype=torch.float64)
 
 
-def rounded_box(dtype: torch.dtype) -> Tensor:
-    return torch.tensor([[-1.1, 0.1], [0.2, 0.7]], dtype=dtype)
-
-
 def in_box(X: Tensor, bounds: Tensor) -> bool:
     return torch.equal(X, X.clamp(bounds[0], bounds[1]))
 
 
-BOXES = {
-    "unit": UNIT,
-    "wide": WIDE,
-    "unit32": UNIT.float(),
-    "rounded32": rounded_box(torch.float32),
-}
+BOXES = {"wide": WIDE, "rounded32": torch.tensor([[-1.1, 0.1], [0.2, 0.7]])}
 
 
 @each_pair(box=BOXES, normalize=[False, True], standardize=[False, True], maximize=[False, True])
@@ -79,24 +71,11 @@ def test_a_batch_improves_on_its_candidates_inside_the_box(
     gain = sign * (paths.each(batch.unsqueeze(1)) - paths.each(screened.unsqueeze(1)))
     assert (gain > -1e-3).all()  # outcomes have a standard deviation of 5
     assert gain.mean() > 1e-3
-    uniform = bounds[0] + (bounds[1] - bounds[0]) * torch.rand(
-        2000, 2, generator=torch.Generator().manual_seed(5), dtype=bounds.dtype
-    )
+    uniform = torch.lerp(*bounds, problems.uniform(2000, 2, seed=5, dtype=bounds.dtype))
     assert (
         sign * paths.each(batch.unsqueeze(1)).squeeze(1)
         > (sign * paths(uniform)).quantile(0.98, dim=1)
     ).all()
-
-
-def test_a_seed_gives_the_same_batch_and_another_seed_another(make_model) -> None:
-    model = make_model(UNIT)
-    state = torch.get_rng_state()
-    first, again, other = (
-        ParallelThompsonSampling(model, UNIT, **SMALL, seed=seed).generate(5) for seed in (1, 1, 2)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_without_a_seed_the_models_is_taken(make_model) -> None:
@@ -126,7 +105,7 @@ def test_candidates_gather_around_the_better_point(
 @pytest.mark.parametrize("maximize", [True, False])
 def test_the_starts_are_the_best_of_the_rounds(make_model, maximize: bool) -> None:
     model = make_model(UNIT)
-    for seed in range(8):
+    for seed in range(3):
         settings = SMALL | {"num_steps": 0, "maximize": maximize, "seed": seed}
         one, all_four = (
             ParallelThompsonSampling(model, UNIT, **settings | {"num_starts": k}).generate(1)
@@ -142,14 +121,6 @@ def identical(paths: SamplePaths) -> SamplePaths:
     return replace(
         paths, prior=prior, weights=paths.weights[:, :1].expand_as(paths.weights).clone()
     )
-
-
-def test_identical_paths_give_a_batch_without_duplicates(make_model) -> None:
-    model = make_model(UNIT)
-    batch = ParallelThompsonSampling(model, UNIT, **SMALL | {"num_steps": 0}).generate(
-        4, paths=identical(model.paths(4))
-    )
-    assert torch.pdist(batch).min() > DUPLICATE_DISTANCE
 
 
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
@@ -256,18 +227,6 @@ def test_a_given_spread_may_differ_by_dimension(make_model) -> None:
     assert ParallelThompsonSampling(
         model, UNIT, proposal_std=torch.tensor([0.3, 0.2])
     ).proposal_std.tolist() == pytest.approx([0.3, 0.2])
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-def test_original_inputs_are_those_given_in_either_mode(make_model, normalize: bool) -> None:
-    bounds = WIDE if normalize else UNIT
-    model = make_model(
-        bounds, **({"input_transform": Normalize(2, bounds=bounds)} if normalize else {})
-    )
-    given_inputs = model.train_inputs[0].clone()
-    for mode in (model.train, model.eval, model.train):
-        mode()
-        torch.testing.assert_close(original_inputs(model), given_inputs)
 
 
 def test_progress_counts_every_round_and_step(make_model) -> None:
