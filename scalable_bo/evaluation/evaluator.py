@@ -28,12 +28,10 @@ from typing import Any, NamedTuple, Self
 from scalable_bo.evaluation import processes
 from scalable_bo.space.quoting import quote
 
-# For points that cannot be sent: a pool cancelled or killed meanwhile ends its thread in an error
-SECONDS_TO_FAIL = 2.0
 # After a pool broke: so many of the oldest points are evaluated one by one, to find the one that
 # breaks it
 MAX_SUSPECTS = 64
-MAX_REASON = 500
+MAX_REASON = 500  # characters of a text that comes from outside
 MOST_BYTES = 2**20  # of what others send at once: a line, a request, a configuration
 MAX_PLACES = 4  # of a traceback, in a reason
 # What an object raises that has no number
@@ -361,8 +359,10 @@ class Evaluator:
                     yield [Evaluation.failed(id, reason) for id in late]
                     return _Loss(f"{len(late)} evaluations gave {reason}", True)
             return loss
-        except TypeError:  # of sending, which further points are to meet before they are cancelled
-            wait(futures, SECONDS_TO_FAIL)
+        except TypeError:
+            # A point cannot be sent. Further ones fail alike before they are cancelled: a pool that
+            # is cancelled or killed meanwhile ends its thread in an error
+            wait(futures, processes.SECONDS_TO_END)
             raise
         finally:
             self._cancel()

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from scalable_bo._packages import installed_version
+from scalable_bo.evaluation.evaluator import MAX_REASON
 from scalable_bo.report import views
 from scalable_bo.report.snapshot import Snapshot
 from scalable_bo.report.svg import draw, draw_lines, draw_shares, escape, shorten
@@ -32,9 +33,7 @@ from scalable_bo.storage.shown import (
 from surrogates.atomic import write_atomically
 
 NUM_ROWS = 15  # of a table
-NUM_REASONS = 20
 SCROLLING = 'class="scroll" tabindex="0" role="group" aria-label="Table"'  # by keys, too
-LONGEST = 400  # characters of a text that comes from outside
 # The settings that say how the surrogate is computed
 MACHINERY = ("solver", "kernel", "computed in")
 _LIBRARIES = ("torch", "gpytorch", "botorch", "numpy")
@@ -309,7 +308,7 @@ def _of_choices(snapshot: Snapshot) -> list[str]:
     ]
     if not chosen:
         return []
-    table = [(*numbers, shorten(choice, LONGEST)) for *numbers, choice in chosen[-NUM_ROWS:]]
+    table = [(*numbers, shorten(choice, MAX_REASON)) for *numbers, choice in chosen[-NUM_ROWS:]]
     rest = len(chosen) - len(table)
     note = f"The latest {len(table)}; there are {rest:,} before." if rest else ""
     heads = ("ask", "points", "values", "choice")
@@ -323,8 +322,8 @@ def failures_by_reason(snapshot: Snapshot) -> list[tuple[int, int, str]]:
     reasons = snapshot.rows.reasons
     first = {reason: row for row, reason in reversed(list(reasons.items()))}
     return [
-        (number, first[reason], shorten(reason, LONGEST))
-        for reason, number in Counter(reasons.values()).most_common(NUM_REASONS)
+        (number, first[reason], shorten(reason, MAX_REASON))
+        for reason, number in Counter(reasons.values()).most_common(NUM_ROWS)
     ]
 
 
@@ -392,8 +391,8 @@ def _in_words(param: Parameter) -> str:
 def _pairs(texts: Iterable[tuple[str, str]]) -> str:
     """Return a table of names with their texts."""
     lines = "".join(
-        f'<tr><th scope="row" class="long">{escape(shorten(name, LONGEST))}</th>'
-        f'<td class="long">{escape(shorten(text, LONGEST))}</td></tr>'
+        f'<tr><th scope="row" class="long">{escape(shorten(name, MAX_REASON))}</th>'
+        f'<td class="long">{escape(shorten(text, MAX_REASON))}</td></tr>'
         for name, text in texts
     )
     return f"<div {SCROLLING}><table><tbody>{lines}</tbody></table></div>"

@@ -15,19 +15,18 @@ from collections.abc import Mapping
 import numpy as np
 
 from scalable_bo.report.views import Axis, Lines, Marks, Panel, Picture, thin
+from scalable_bo.storage.shown import LONGEST_SHOWN
 
 MOST_MARKS = 800  # in a picture
-MOST_BARS = 120
 NUM_LEVELS = 10  # of a mean
-FAINTEST = 0.05  # opacity of the lowest one
-LONGEST_NAME = 30  # characters over an axis
-LONGEST_TEXT = 70  # of a mark
 # Pixels of a panel on a telephone, of a letter of a tick, and of a line of text
 ROOM_ACROSS = 240.0
 ROOM_UP = 190.0
 LETTER = 7.0
 LINE = 16.0
 LEAST_GAP = 66  # between the axes of parallel coordinates
+LONGEST_TICK = int(LEAST_GAP / LETTER)  # characters that fit there
+MOST_BARS = int(ROOM_ACROSS / 2)  # which are then two pixels wide
 
 
 def escape(text: object) -> str:
@@ -83,7 +82,7 @@ def draw_lines(lines: Lines) -> str:
 def draw_shares(shares: Mapping[str, Mapping[str, float]], most: int) -> str:
     """Return a table of the parameters that matter most, with a bar for each outcome's share."""
     names = list(next(iter(shares.values())))[:most]
-    head = "".join(f'<th scope="col">{escape(shorten(of, 60))}</th>' for of in shares)
+    head = "".join(f'<th scope="col">{escape(shorten(of, LONGEST_SHOWN))}</th>' for of in shares)
     body = ""
     for name in names:
         cells = "".join(
@@ -91,7 +90,8 @@ def draw_shares(shares: Mapping[str, Mapping[str, float]], most: int) -> str:
             f' width="{100 * of[name]:.2f}%" height="100%"></rect></svg> {of[name]:.2f}</td>'
             for of in shares.values()
         )
-        body += f'<tr><th scope="row" class="long">{escape(shorten(name, 60))}</th>{cells}</tr>'
+        shown = escape(shorten(name, LONGEST_SHOWN))
+        body += f'<tr><th scope="row" class="long">{shown}</th>{cells}</tr>'
     count = len(next(iter(shares.values())))
     note = f"The {most} of {count} parameters that matter most." if count > most else ""
     return (
@@ -195,7 +195,7 @@ def _axes(panel: Panel) -> str:
     for value, label in ticks(panel.y, ROOM_UP, upright=True):
         up = f"{100 * (1 - float(panel.y.place(value))):.2f}%"
         parts.append(f'<line class="grid" x1="0" x2="100%" y1="{up}" y2="{up}"></line>')
-        parts.append(_text(shorten(label, 9), "-8", up, "tick end", dy=4, title=label))
+        parts.append(_text(shorten(label, LONGEST_TICK), "-8", up, "tick end", dy=4, title=label))
     for value, label in ticks(panel.x, ROOM_ACROSS) if panel.x.kind != "category" else ():
         across = _share(panel.x.place(value))
         parts.append(f'<line class="grid" x1="{across}" x2="{across}" y1="0" y2="100%"></line>')
@@ -210,7 +210,7 @@ def _axes(panel: Panel) -> str:
 def _upright(axis: Axis, across: float, turned: bool) -> str:
     """Return one of the axes of parallel coordinates."""
     x = _share(across)
-    name = escape(shorten(axis.title, LONGEST_NAME))
+    name = escape(shorten(axis.title, int(ROOM_UP / LETTER)))
     style = 'class="name" transform="rotate(-30)"' if turned else 'class="name middle"'
     parts = [
         f'<line class="axis" x1="{x}" x2="{x}" y1="0" y2="100%"></line>'
@@ -218,7 +218,9 @@ def _upright(axis: Axis, across: float, turned: bool) -> str:
     ]
     for value, label in ticks(axis, ROOM_UP, upright=True):
         up = f"{100 * (1 - float(axis.place(value))):.2f}%"
-        parts.append(_text(shorten(label, 8), x, up, "tick halo", dx=5, dy=4, title=label))
+        parts.append(
+            _text(shorten(label, LONGEST_TICK), x, up, "tick halo", dx=5, dy=4, title=label)
+        )
     return "".join(parts)
 
 
@@ -228,7 +230,7 @@ def _points(panel: Panel, marks: Marks, kept: np.ndarray) -> str:
     texts = [""] * len(kept) if marks.texts is None else marks.texts(kept)
     return "".join(
         f'<circle class="{marks.colour}" cx="{_share(a)}" cy="{_share(1 - b)}" r="3.5">'
-        f"{f'<title>{escape(shorten(text, LONGEST_TEXT))}</title>' if text else ''}</circle>"
+        f"{f'<title>{escape(shorten(text, LONGEST_SHOWN))}</title>' if text else ''}</circle>"
         for a, b, text in zip(x, y, texts, strict=True)
         if 0 <= a <= 1 and 0 <= b <= 1
     )
@@ -277,7 +279,7 @@ def _cells(panel: Panel, marks: Marks, kept: np.ndarray) -> str:
         ends = np.append(np.flatnonzero(np.diff(of_row)) + 1, len(of_row))
         for start, end in zip(np.append(0, ends), ends, strict=False):
             if of_row[start] >= 0:
-                opacity = FAINTEST + (1 - FAINTEST) * of_row[start] / (NUM_LEVELS - 1)
+                opacity = (of_row[start] + 0.5) / NUM_LEVELS
                 parts.append(
                     f'<rect class="level" x="{_share(across[start])}" y="{_share(1 - up[row + 1])}"'
                     f' width="{_share(across[end] - across[start])}"'

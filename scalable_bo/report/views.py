@@ -8,6 +8,7 @@ is for those who draw. Notation: n values, d parameters.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -20,7 +21,7 @@ from scalable_bo.space.parameters import Parameter
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.shown import describe_params
 
-LARGEST = 1e300  # beyond, the width of an axis could overflow
+LARGEST = sys.float_info.max / 1024  # beyond, the width of an axis could overflow
 MAGNITUDES = 1e3  # positive values whose largest is so many times their smallest: a log axis
 POINTS_OF_CURVE = 81
 MOST_SLICES = 12

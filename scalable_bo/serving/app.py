@@ -10,11 +10,11 @@ from importlib.resources import files
 from typing import Annotated, Any
 
 from scalable_bo._packages import require
-from scalable_bo.evaluation.evaluator import AnswerError
+from scalable_bo.evaluation.evaluator import MAX_REASON, AnswerError
 from scalable_bo.serving.client import LONGEST_REASON
 from scalable_bo.serving.desk import Desk, UnavailableError
 from scalable_bo.serving.gate import Application, Gate
-from scalable_bo.serving.live import MOST_ROWS, LiveView
+from scalable_bo.serving.live import LiveView
 from scalable_bo.serving.supply import MOST_POINTS
 from scalable_bo.serving.tells import Told
 from scalable_bo.study.study import Study
@@ -24,8 +24,6 @@ require("fastapi", extra="serve", user="`scalable-bo serve`")
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
-
-LONGEST_SEARCH = 200
 
 Id = Annotated[int, Field(ge=0, lt=2**53)]
 Ids = Annotated[list[Id], Field(max_length=MOST_POINTS)]
@@ -89,11 +87,11 @@ class Held(_Body):
 class Page(_Body):
     """A part of the rows, as ``LiveView.rows`` takes it."""
 
-    search: str = Field("", max_length=LONGEST_SEARCH)
-    sort: str = Field("", max_length=LONGEST_SEARCH)
+    search: str = Field("", max_length=MAX_REASON)
+    sort: str = Field("", max_length=MAX_REASON)
     down: bool = False
     offset: int = Field(0, ge=0, lt=2**53)
-    limit: int = Field(25, ge=1, le=MOST_ROWS)
+    limit: int = Field(25, ge=1, le=MOST_POINTS)
 
 
 def make_app(desk: Desk, token: str) -> Application:

@@ -26,7 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Self
 from urllib.parse import urlsplit
 
-from scalable_bo.evaluation.evaluator import Evaluation, storable, whole_numbers
+from scalable_bo.evaluation.evaluator import MAX_REASON, Evaluation, storable, whole_numbers
 from scalable_bo.evaluation.processes import SECONDS_BETWEEN_LOOKS
 from scalable_bo.serving.tokens import read_token
 from scalable_bo.space.quoting import quote
@@ -35,13 +35,12 @@ from scalable_bo.storage.points import Point
 logger = logging.getLogger(__name__)
 
 SECONDS_OF_A_REQUEST = 60.0
-LONGEST_ANSWER = 2**26  # bytes
 FIRST_PAUSE = 0.1  # seconds before what failed is repeated; twice as long before each further time
 LONGEST_PAUSE = 10.0
 SILENT_PAUSE = 1.0  # before a longer one the caller is told what it waits for
 RENEWALS = 3  # of a lease, in its time
 REPEATED = frozenset({429, 500, 502, 503, 504})  # answers after which a request is made again
-LONGEST_REASON = 2000  # characters that a server takes
+LONGEST_REASON = 4 * MAX_REASON  # characters that a server takes
 
 
 class LateError(ValueError):
@@ -371,9 +370,7 @@ class RemoteStudy:
         try:
             connection.request(method, self._prefix + path, body, self._headers)
             response = connection.getresponse()
-            answer = response.read(LONGEST_ANSWER)
-            if response.length:  # no error of `read` with a limit: the server was killed meanwhile
-                raise http.client.IncompleteRead(answer, response.length)
+            answer = response.read()
         except BaseException:
             connection.close()
             raise

@@ -15,22 +15,21 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from scalable_bo._packages import require
+from scalable_bo.evaluation.evaluator import MAX_REASON
 from scalable_bo.modelling.training import FEWEST_VALUES
 from scalable_bo.report import views
-from scalable_bo.report.page import LONGEST, failures_by_reason, found_so_far
+from scalable_bo.report.page import failures_by_reason, found_so_far
 from scalable_bo.report.snapshot import Snapshot, to_frame
-from scalable_bo.report.svg import ROOM_UP, draw, draw_shares, shorten, ticks
+from scalable_bo.report.svg import LONGEST_TICK, ROOM_UP, draw, draw_shares, shorten, ticks
 from scalable_bo.serving.desk import Desk
+from scalable_bo.serving.supply import MOST_POINTS
 from scalable_bo.storage.shown import describe_params
 
 require("pandas", extra="serve", user="scalable-bo serve")
 
 import pandas as pd
 
-SECONDS_KEPT = 2.0  # for which what has been computed is shown at least
-SHARE_OF_LOOKING = 0.1  # at most, of the time: what takes long is kept for longer
-MOST_ROWS = 200  # of a table on the page
-LONGEST_TICK = 10  # of a choice at an axis
+SHARE_OF_LOOKING = 0.1  # at most, of the time: what has been computed is kept for the rest
 COMPARISON = re.compile(r"(.+?)(<=|>=|<|>|=)(.*)")
 Kept = TypeVar("Kept")
 
@@ -50,7 +49,7 @@ class _Cached(Generic[Kept]):
             if self._value is None or start >= self._until:
                 self._value = self._compute()
                 end = time.monotonic()
-                self._until = end + max(SECONDS_KEPT, (end - start) / SHARE_OF_LOOKING)
+                self._until = end + (end - start) / SHARE_OF_LOOKING
             return self._value
 
 
@@ -73,7 +72,7 @@ class LiveView:
         desk = self._desk
         now = time.monotonic()
         held = desk.held()
-        params = desk.params_of(list(held)[:MOST_ROWS])
+        params = desk.params_of(list(held)[:MOST_POINTS])
         workers = [
             {
                 "id": id,
@@ -266,4 +265,4 @@ def _cell(value: Any) -> Any:
         return value
     if isinstance(value, int | float):
         return value if math.isfinite(value) else None
-    return shorten(value, LONGEST)
+    return shorten(value, MAX_REASON)

@@ -9,12 +9,10 @@ from pathlib import Path
 
 from scalable_bo.evaluation.evaluator import MOST_BYTES
 
-NUM_BYTES = 32
-
 
 def new_token() -> str:
     """Return a token that nobody guesses."""
-    return secrets.token_urlsafe(NUM_BYTES)
+    return secrets.token_urlsafe()
 
 
 def read_or_make_token(file: Path) -> str:
@@ -64,9 +62,10 @@ def _require_private(file: Path, descriptor: int) -> None:
 
 def _token_in(file: Path, content: bytes) -> str:
     token = content.decode("utf-8", "replace").strip()
-    if not token.isascii() or not token.isprintable() or len(token) < NUM_BYTES or " " in token:
+    fewest = secrets.DEFAULT_ENTROPY
+    if not token.isascii() or not token.isprintable() or len(token) < fewest or " " in token:
         raise ValueError(
-            f"The token's file must hold a token of at least {NUM_BYTES} characters, got {file}"
+            f"The token's file must hold a token of at least {fewest} characters, got {file}"
             " with something else. Remove it: the next start makes a new one."
         )
     return token

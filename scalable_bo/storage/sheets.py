@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from scalable_bo._packages import require
+from scalable_bo.evaluation.evaluator import MOST_BYTES
 from scalable_bo.space.cell_texts import apart, cell_texts, unguarded
 from scalable_bo.space.parameters import Parameter
 from scalable_bo.space.plain_values import nearest
@@ -27,7 +28,6 @@ require("pandas", extra="tables", user="A sheet")
 import pandas as pd
 
 SUFFIXES = (".csv", ".xlsx")
-READ_AT_ONCE = 2**20  # characters
 EMPTY = ("", "nan", "none", "na", "n/a", "-", "–")
 # What tables of this project have beside parameters and outcomes
 OTHERS = (
@@ -78,8 +78,8 @@ def dialect(path: Path) -> dict[str, str]:
     encodings = ("utf-8-sig", "strict"), ("cp1252", "replace")
     for encoding, errors in encodings:
         with suppress(UnicodeDecodeError), path.open(encoding=encoding, errors=errors) as stream:
-            heading = re.sub('"[^"]*"', "", stream.readline(READ_AT_ONCE))
-            while stream.read(READ_AT_ONCE):
+            heading = re.sub('"[^"]*"', "", stream.readline(MOST_BYTES))
+            while stream.read(MOST_BYTES):
                 pass
             break
     separator = max(",;\t", key=heading.count)

@@ -233,7 +233,7 @@ def test_the_page_and_its_parts_are_served_and_nothing_else() -> None:
             assert not re.search(rb"https?://(?!www\.w3\.org/2000/svg)", content)
         assert kinds["/"] == "text/html; charset=utf-8"
         assert kinds["/page.js"].startswith("text/javascript")
-        for path in ("/rows?limit=0", "/rows?limit=1000", "/rows?offset=-1", "/rows?down=perhaps"):
+        for path in ("/rows?limit=0", "/rows?limit=1001", "/rows?offset=-1", "/rows?down=perhaps"):
             assert send(server.url, path, token=server.token)[0] == 422
         status, content, _ = send(server.url, "/rows?sort=%3Cb%3E", token=server.token)
         assert status == 409 and "no column" in json.loads(content)["detail"]
