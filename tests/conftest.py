@@ -15,6 +15,7 @@ from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
 from tests import simulated_device
+from tests.command_lines import CommandLine, command_line
 from tests.toy_regression import write_toy_folder
 
 pytest.register_assert_rewrite("tests.contracts")  # a suite, though not in a test file
@@ -67,6 +68,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return command_line(monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import re
 import shutil
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -27,7 +26,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.image import imread
 
-from scalable_bo.cli import main as cli
 from scalable_bo.report import page, svg, views
 from scalable_bo.report.snapshot import Snapshot
 from scalable_bo.report.svg import draw, escape, ticks
@@ -41,6 +39,7 @@ from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 from surrogates import CG
 from tests import problems
+from tests.command_lines import CommandLine
 from tests.quick import QUICK
 
 SPACE = Space(
@@ -624,29 +623,19 @@ def test_a_folder_that_describes_something_else_is_refused(
 
 @maximized
 def test_the_command_writes_the_page_of_a_folder(
-    tmp_path: Path,
-    copied: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine, tmp_path: Path, copied: Path
 ) -> None:
-    def call(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["scalable-bo", "report", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0)
-
-    assert call(str(copied)) == 0
+    cli("report", copied)
     assert (copied / "report.html").read_text() == page.render(read_snapshot(copied))
-    assert call(str(copied), "--out", str(tmp_path / "page.html")) == 0
-    assert (tmp_path / "page.html").exists()
-    assert capsys.readouterr().out.splitlines()[-1] == f"Wrote {tmp_path / 'page.html'}"
-    assert call(str(tmp_path / "elsewhere")) == 2
-    assert "`folder` must hold a study" in capsys.readouterr().err
-    assert call(str(copied), "--out", str(tmp_path / "none" / "page.html")) == 2
-    assert "`out` must be a file that can be written" in capsys.readouterr().err
+    out = tmp_path / "page.html"
+    assert cli("report", copied, "--out", out).out == f"Wrote {out}\n"
+    assert out.exists()
+    refused = cli("report", tmp_path / "elsewhere", code=2)
+    assert "`folder` must hold a study" in refused.err
+    refused = cli("report", copied, "--out", tmp_path / "none" / "page.html", code=2)
+    assert "`out` must be a file that can be written" in refused.err
     (copied / "study.sqlite").write_bytes(b"no database")
-    assert call(str(copied)) == 1
-    assert "is damaged" in capsys.readouterr().err
+    assert "is damaged" in cli("report", copied, code=1).err
 
 
 @pytest.mark.parametrize(

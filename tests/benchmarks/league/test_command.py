@@ -10,19 +10,18 @@ import pytest
 
 from benchmarks.league import registry
 from benchmarks.league.__main__ import league
-from tests.benchmarks.calls import call
+from tests.command_lines import CommandLine
 
 
 def test_a_league_writes_records_a_table_and_a_plot_and_is_not_run_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "is_installed", lambda module: module != "cma")
     arguments = (
         *("--problems", "branin-2,sixhumpcamel-2", "--optimisers", "sobol,cma,botorch-turbo"),
         *("--seeds", "0-1", "--batches", "3", "--budget", "6", "--out", str(tmp_path)),
     )
-    assert call(monkeypatch, league, *arguments) == 0
-    output = capsys.readouterr()
+    output = cli(*arguments, of=league)
     assert "Left out: cma (needs cma). Install the extra `league`: pip install '.[league]'" in (
         output.err
     )
@@ -35,8 +34,7 @@ def test_a_league_writes_records_a_table_and_a_plot_and_is_not_run_twice(
     record = json.loads((tmp_path / "optimisers_branin-2_sobol_q3_n6_s1.json").read_text())
     assert record["environment"]["device"] == "cpu"
     assert record["settings"]["seed"] == 1
-    assert call(monkeypatch, league, *arguments) == 0
-    assert capsys.readouterr().err.count("(kept)") == 8
+    assert cli(*arguments, of=league).err.count("(kept)") == 8
 
 
 @pytest.mark.parametrize(
@@ -49,19 +47,14 @@ def test_a_league_writes_records_a_table_and_a_plot_and_is_not_run_twice(
     ],
 )
 def test_a_wrong_option_is_one_line(
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine, arguments: list[str], message: str, tmp_path: Path
 ) -> None:
-    assert call(monkeypatch, league, *arguments, "--out", str(tmp_path)) == 2
-    assert re.search(message, capsys.readouterr().err)
+    assert re.search(message, cli(*arguments, "--out", tmp_path, of=league, code=2).err)
 
 
 def test_a_league_of_missing_packages_ends_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "is_installed", lambda module: False)
-    assert call(monkeypatch, league, "--optimisers", "cma", "--out", str(tmp_path)) == 2
-    assert "There is nothing left to run." in capsys.readouterr().err
+    printed = cli("--optimisers", "cma", "--out", tmp_path, of=league, code=2)
+    assert "There is nothing left to run." in printed.err

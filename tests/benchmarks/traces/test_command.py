@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.traces.__main__ import traces
-from tests.benchmarks.calls import call
+from tests.command_lines import CommandLine
 
 
 @pytest.mark.parametrize(
@@ -21,33 +21,21 @@ from tests.benchmarks.calls import call
         ("--data-dir nowhere", "`data_dir` must be.*nowhere is not there"),
     ],
 )
-def test_bad_input_is_named(
-    arguments: str,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert call(monkeypatch, traces, *arguments.split(), "--out", str(tmp_path / "out")) == 2
-    assert re.search(message, capsys.readouterr().err)
+def test_bad_input_is_named(cli: CommandLine, arguments: str, message: str, tmp_path: Path) -> None:
+    output = cli(*arguments.split(), "--out", tmp_path / "out", of=traces, code=2)
+    assert re.search(message, output.err)
 
 
-def test_solvers_are_traced_and_drawn(
-    data_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_solvers_are_traced_and_drawn(cli: CommandLine, data_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = "--data toy --solver cg,sdd --epochs 8 --points 3"
     arguments = [*options.split(), "--data-dir", str(data_dir), "--out", str(out)]
-    assert call(monkeypatch, traces, *arguments) == 0
+    output = cli(*arguments, of=traces)
     assert sorted(file.name for file in out.iterdir()) == [
         "solvers_toy_0.png",
         "solvers_toy_0_cg.json",
         "solvers_toy_0_sdd.json",
     ]
-    output = capsys.readouterr()
     assert len(output.err.splitlines()) == 6
     assert re.search(r"^sdd +\d", output.out, re.MULTILINE)
     record = json.loads((out / "solvers_toy_0_cg.json").read_text())

@@ -12,7 +12,7 @@ import pytest
 
 from scalable_bo.cli.config import read_config
 from scalable_bo.study.known import Known
-from tests.scalable_bo.cli.test_main import call
+from tests.command_lines import CommandLine
 
 CONFIG = """
 [study]
@@ -81,24 +81,15 @@ def audited(file: Path, expected: list[dict[str, float]]) -> None:
 
 
 @pytest.mark.parametrize("num_past", [30, pytest.param(300, marks=pytest.mark.slow)])
-def test_no_number_of_a_week_is_lost(
-    num_past: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_no_number_of_a_week_is_lost(cli: CommandLine, num_past: int, tmp_path: Path) -> None:
     file = tmp_path / "study.toml"
     file.write_text(CONFIG, encoding="utf-8")
     past = write_past(tmp_path / "past.csv", num_past)
     expected = [{name: row[name] for name in OUTCOMES if name in row} for row in past]
 
-    def command(*words: str) -> str:
-        assert call(monkeypatch, *words) == 0
-        return capsys.readouterr().out
-
-    assert command("check", str(file)).startswith(f"{num_past} rows now")
+    assert cli("check", file).out.startswith(f"{num_past} rows now")
     sheet = tmp_path / "next.xlsx"
-    assert "Wrote 12 points" in command("ask", str(file), "-q", "12", "--out", str(sheet))
+    assert "Wrote 12 points" in cli("ask", file, "-q", "12", "--out", sheet).out
     expected += [{} for _ in range(12)]
     audited(file, expected)
 
@@ -113,19 +104,19 @@ def test_no_number_of_a_week_is_lost(
                     filled.loc[place, name] = results[place][name]
                     expected[num_past + place][name] = results[place][name]
         filled.to_excel(sheet, index=False)
-        command("tell", str(file), str(sheet))
+        cli("tell", file, sheet)
         audited(file, expected)
 
     id = num_past + 3
-    said = command("correct", str(file), str(id), "Cost [EUR]=7.25", "--why", "a typo")
+    said = cli("correct", file, id, "Cost [EUR]=7.25", "--why", "a typo").out
     assert f"corrected {id}" in said and "a typo" in said
     expected[id]["Cost [EUR]"] = 7.25
     audited(file, expected)
 
-    command("report", str(file))
+    cli("report", file)
     page = (tmp_path / "week" / "report.html").read_text(encoding="utf-8")
     assert all(text in page for text in ("Cat. loading [mol%]", "Yield (%)", "Impurity"))
-    command("export", str(file), str(tmp_path / "all.csv"))
+    cli("export", file, tmp_path / "all.csv")
     table = pd.read_csv(tmp_path / "all.csv")
     assert len(table) == num_past + 12
     assert int(table[list(OUTCOMES)].notna().to_numpy().sum()) == sum(map(len, expected))

@@ -18,30 +18,23 @@ import typer
 from typer.testing import CliRunner
 
 from scalable_bo.cli import console
-from scalable_bo.cli import main as cli
 from scalable_bo.cli.console import read_integers
+from scalable_bo.cli.main import app
 from scalable_bo.experiments.presets import THOMPSON_PRESETS
 from scalable_bo.experiments.regression.methods import REGRESSION_METHODS
 from scalable_bo.experiments.regression.regression_cell import RegressionCell
 from scalable_bo.experiments.thompson.cell import ThompsonCell
 from surrogates.solvers.registry import SOLVERS
+from tests.command_lines import CommandLine
 from tests.toy_regression import toy_table
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """Run the command line in this process, and return its exit code."""
-    monkeypatch.setattr(sys, "argv", ["scalable-bo", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return int(ended.value.code or 0)
-
-
 def test_a_benchmark_writes_a_record_a_run_a_plot_and_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, tmp_path: Path
 ) -> None:
     out = tmp_path / "new" / "folder"
     options = "--preset smoke --solver cg,cholesky --seeds 0-1 --q 4 --num-initial 50"
-    assert call(monkeypatch, *f"bench thompson {options} --out {out}".split()) == 0
+    output = cli(*f"bench thompson {options} --out {out}".split())
     files = sorted(file.name for file in out.iterdir())
     runs = [
         f"thompson_smoke_{solver}_l0.5_s{seed}.json"
@@ -53,7 +46,6 @@ def test_a_benchmark_writes_a_record_a_run_a_plot_and_a_table(
     assert record["complete"]
     assert record["settings"]["preset"]["q"] == 4
     assert [entry["num_points"] for entry in record["rounds"]] == [54, 58]
-    output = capsys.readouterr()
     assert "4 records in" in output.out
     assert "over 2 seeds" in output.out
     assert re.search(r"^cholesky +0\.5 +-?\d\.\d{3} ± \d\.\d{3} ", output.out, re.MULTILINE)
@@ -70,11 +62,6 @@ def test_a_benchmark_writes_a_record_a_run_a_plot_and_a_table(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("bench thompson --preset desk", "`preset` must be one of smoke, laptop,.*got 'desk'"),
-        (
-            "bench thompson --preset smoke --scale 0",
-            "`scale` must be above 0 and at most 1, got 0.0",
-        ),
         (
             "bench thompson --preset smoke --solver cg,lu",
             "`solver` must be one of auto, cholesky, cg, sdd, .*, got 'lu'",
@@ -89,11 +76,6 @@ def test_a_benchmark_writes_a_record_a_run_a_plot_and_a_table(
             "bench thompson --preset smoke --lengthscale long",
             "`lengthscale` must be numbers.*got 'long'",
         ),
-        (
-            "bench thompson --preset smoke --lengthscale 0.5,-1",
-            "`lengthscale` must be positive and finite, got -1.0",
-        ),
-        ("bench thompson --preset smoke --q 0", "`q` must be positive and finite, got 0"),
         ("bench thompson --preset smoke --rounds many", "'--rounds'.*valid integer"),
         (
             "bench thompson --preset smoke --dtype half",
@@ -105,49 +87,25 @@ def test_a_benchmark_writes_a_record_a_run_a_plot_and_a_table(
         ),
         ("bench thompson --preset smoke --colour red", "No such option.*--colour"),
         ("bench regression --data nope --data-dir /", "`data` must be one of the data sets in /"),
-        (
-            "bench regression --data-dir nowhere",
-            "`data_dir` must be.*nowhere is not there.*uci_datasets",
-        ),
         ("bench regression --split 11", "`split` must be between 0 and 9, got 11"),
-        ("bench regression --solver sgd --sgd-steps 0", "`sgd_steps` must be at least 1, got 0"),
-        ("bench regression --noise 0", "`noise` must be finite and above 0, got 0.0"),
-        (
-            "bench regression --data homes.csv",
-            "`target` must name the column to predict, got None for homes.csv",
-        ),
-        (
-            "bench regression --data homes.csv --target price",
-            "`data` must be a Parquet or CSV file, and homes.csv is not there",
-        ),
         ("bench nope", "No such command 'nope'"),
     ],
 )
 def test_bad_input_is_one_line_on_stderr_and_exit_code_2_before_any_work(
-    arguments: str,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine, arguments: str, message: str, tmp_path: Path
 ) -> None:
     out = [] if "nope" in arguments.split()[:2] else ["--out", str(tmp_path / "out")]
-    assert call(monkeypatch, *arguments.split(), *out) == 2
-    output = capsys.readouterr()
+    output = cli(*arguments.split(), *out, code=2)
     assert output.out == ""
     assert len(output.err.splitlines()) == 1
     assert re.search(message, output.err)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_bad_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_made_is_bad_input(cli: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert (
-        call(monkeypatch, "bench", "thompson", "--preset", "smoke", "--out", str(tmp_path / "file"))
-        == 2
-    )
-    assert "`out` must be a folder to write to" in capsys.readouterr().err
+    output = cli("bench", "thompson", "--preset", "smoke", "--out", tmp_path / "file", code=2)
+    assert "`out` must be a folder to write to" in output.err
 
 
 def interrupt_after(
@@ -170,15 +128,14 @@ def interrupt_after(
 
 
 def test_ctrl_c_exits_with_130_and_says_what_has_been_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt_after(2, monkeypatch)
     arguments = [
         *("bench", "thompson", "--preset", "smoke"),
         *("--solver", "cg", "--seeds", "0-3", "--out", str(tmp_path)),
     ]
-    assert call(monkeypatch, *arguments) == 130
-    last = capsys.readouterr().err.splitlines()[-1]
+    last = cli(*arguments, code=130).err.splitlines()[-1]
     assert (
         last
         == f"Interrupted; 1 complete run and 1 round of thompson_smoke_cg_l0.5_s1 in {tmp_path};"
@@ -191,15 +148,13 @@ def test_ctrl_c_exits_with_130_and_says_what_has_been_written(
 
 
 def test_an_interrupted_benchmark_goes_on_and_keeps_what_is_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = f"bench thompson --preset smoke --solver cg,svgp --out {tmp_path}".split()
     with monkeypatch.context() as patch:
         interrupt_after(2, patch)
-        assert call(monkeypatch, *arguments) == 130
-    capsys.readouterr()
-    assert call(monkeypatch, *arguments) == 0
-    output = capsys.readouterr()
+        cli(*arguments, code=130)
+    output = cli(*arguments)
     kept, resumed = output.err.splitlines()
     assert re.match(r"cg lengthscale 0.5 seed 0 round 2/2: .* \(kept\)$", kept)
     assert re.match(
@@ -210,18 +165,15 @@ def test_an_interrupted_benchmark_goes_on_and_keeps_what_is_finished(
     assert re.search(r"^svgp .* – ", output.out, re.MULTILINE)
     assert not list(tmp_path.glob("*.safetensors"))
 
-    assert call(monkeypatch, *arguments, "--q", "4") == 2
-    assert "preset.q is 8 there, 4 now" in capsys.readouterr().err
-    assert call(monkeypatch, *arguments, "--q", "4", "--rerun") == 0
-    assert "(kept)" not in capsys.readouterr().err
+    assert "preset.q is 8 there, 4 now" in cli(*arguments, "--q", "4", code=2).err
+    assert "(kept)" not in cli(*arguments, "--q", "4", "--rerun").err
 
 
 def test_a_request_that_cannot_fit_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt_after(0, monkeypatch, MemoryError)
-    assert call(monkeypatch, "bench", "thompson", "--preset", "smoke", "--out", str(tmp_path)) == 1
-    assert capsys.readouterr().err.startswith(
+    assert cli("bench", "thompson", "--preset", "smoke", "--out", tmp_path, code=1).err.startswith(
         "out of memory: 9 GiB. So far: 0 complete runs and 1 round of"
     )
 
@@ -240,19 +192,14 @@ def no_space(number: int) -> None:
     ],
 )
 def test_a_file_that_cannot_be_written_is_named_on_one_line(
-    name: str | None,
-    remedy: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine, name: str | None, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name is None:
         monkeypatch.setattr(os, "fsync", no_space)
     else:
         (tmp_path / name).mkdir()
     arguments = ("--preset", "smoke", "--solver", "cg", "--rounds", "1", "--out", str(tmp_path))
-    assert call(monkeypatch, "bench", "thompson", *arguments) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
+    last = cli("bench", "thompson", *arguments, code=1).err.splitlines()[-1]
     path = tmp_path / (name or "thompson_smoke_cg_l0.5_s0.solve")
     assert re.match(rf"{path}\S* could not be written: ", last)
     assert remedy in last
@@ -260,22 +207,18 @@ def test_a_file_that_cannot_be_written_is_named_on_one_line(
 
 
 def test_regression_writes_records_and_a_table_and_keeps_what_is_finished(
-    data_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine, data_dir: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     toy = f"bench regression --data toy --data-dir {data_dir} --split 0-1"
     arguments = f"{toy} --mean-only --out {out}".split()
-    assert call(monkeypatch, *arguments, "--solver", "cg,svgp") == 0
+    output = cli(*arguments, "--solver", "cg,svgp")
     names = [
         f"regression_toy_{split}_{solver}_mean.json"
         for split in (0, 1)
         for solver in ("cg", "svgp")
     ]
     assert sorted(file.name for file in out.iterdir()) == sorted([*names, "regression.md"])
-    output = capsys.readouterr()
     lines = output.err.splitlines()
     assert len(lines) == 4
     assert re.match(
@@ -287,22 +230,20 @@ def test_regression_writes_records_and_a_table_and_keeps_what_is_finished(
     )
     assert re.search(r"\| cg \| 0\.\d{3} ± 0\.\d{3} \(2\) \|", (out / "regression.md").read_text())
 
-    assert call(monkeypatch, *arguments, "--solver", "cg,cholesky") == 0
-    lines = capsys.readouterr().err.splitlines()
+    lines = cli(*arguments, "--solver", "cg,cholesky").err.splitlines()
     assert [line.endswith("(kept)") for line in lines] == [True, False, True, False]
     assert {"| cg |", "| svgp |", "| cholesky |"} <= {
         line[: line.index("|", 2) + 1] for line in read_rows(out / "regression.md")
     }
-    assert call(monkeypatch, *arguments, "--solver", "cg", "--rerun") == 0
-    assert "(kept)" not in capsys.readouterr().err
+    assert "(kept)" not in cli(*arguments, "--solver", "cg", "--rerun").err
 
 
 def test_several_budgets_of_a_regression_are_a_run_each(
-    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, data_dir: Path, tmp_path: Path
 ) -> None:
     where = ("--data", "toy", "--data-dir", str(data_dir), "--out", str(tmp_path))
     budgets = ("--max-epochs", "2,4", "--tolerance", "1e-7", "--solver", "asap,cholesky")
-    assert call(monkeypatch, "bench", "regression", *where, *budgets) == 0
+    cli("bench", "regression", *where, *budgets)
     epochs = {
         file.stem: json.loads(file.read_text())["epochs"] for file in tmp_path.glob("*asap*.json")
     }
@@ -317,11 +258,11 @@ def read_rows(path: Path) -> list[str]:
 
 
 def test_options_of_regression_reach_the_run(
-    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, data_dir: Path, tmp_path: Path
 ) -> None:
     toy = f"bench regression --data toy --data-dir {data_dir} --out {tmp_path} --mean-only"
     options = "--solver sgd,subset --noise 1e-3 --sgd-steps 20 --num-points 40 --dtype float64"
-    assert call(monkeypatch, *f"{toy} {options}".split()) == 0
+    cli(*f"{toy} {options}".split())
     (sgd,) = tmp_path.glob("regression_toy_0_sgd_noise0.001_mean_sgd_steps=20_dtype=float64.json")
     (subset,) = tmp_path.glob("*subset*.json")
     assert json.loads(sgd.read_text())["settings"]["budget"] == {"sgd_steps": 20}
@@ -329,31 +270,24 @@ def test_options_of_regression_reach_the_run(
     assert "## Noise variance 0.001" in (tmp_path / "regression.md").read_text()
 
 
-def test_a_user_s_table_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_user_s_table_is_measured(cli: CommandLine, tmp_path: Path) -> None:
     pandas.DataFrame(toy_table(), columns=["a", "b", "c", "price"]).to_parquet(
         tmp_path / "homes.parquet"
     )
     homes = f"bench regression --data {tmp_path}/homes.parquet --out {tmp_path}/out --mean-only"
     options = "--target price --split 0,11 --test-fraction 0.25 --solver cholesky"
-    assert call(monkeypatch, *f"{homes} {options}".split()) == 0
+    cli(*f"{homes} {options}".split())
     record = json.loads(
         (
             tmp_path / "out" / "regression_homes.price_11_cholesky_mean_test_fraction=0.25.json"
         ).read_text()
     )
     assert (record["num_train"], record["num_test"]) == (90, 30)
-    capsys.readouterr()
-    assert call(monkeypatch, *f"{homes} --target prize".split()) == 2
-    assert "got 'prize'. Near it: price." in capsys.readouterr().err
+    assert "got 'prize'. Near it: price." in cli(*f"{homes} --target prize".split(), code=2).err
 
 
 def test_an_interrupted_regression_leaves_its_records_and_the_table(
-    data_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_one = RegressionCell.run
 
@@ -364,9 +298,8 @@ def test_an_interrupted_regression_leaves_its_records_and_the_table(
 
     monkeypatch.setattr(RegressionCell, "run", interrupted)
     toy = f"bench regression --data toy --data-dir {data_dir} --split 0-1"
-    assert call(monkeypatch, *f"{toy} --mean-only --out {tmp_path}".split()) == 130
     assert (
-        capsys.readouterr().err.splitlines()[-1]
+        cli(*f"{toy} --mean-only --out {tmp_path}".split(), code=130).err.splitlines()[-1]
         == f"Interrupted; 1 complete run and regression.md in {tmp_path};"
         " the same command goes on."
     )
@@ -375,13 +308,13 @@ def test_an_interrupted_regression_leaves_its_records_and_the_table(
 
 
 def test_the_table_is_made_again_without_a_run(
-    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: CommandLine, data_dir: Path, tmp_path: Path
 ) -> None:
     toy = f"bench regression --data toy --data-dir {data_dir}"
-    assert call(monkeypatch, *f"{toy} --mean-only --out {tmp_path}".split()) == 0
+    cli(*f"{toy} --mean-only --out {tmp_path}".split())
     written = (tmp_path / "regression.md").read_text()
     (tmp_path / "regression.md").unlink()
-    assert call(monkeypatch, "bench", "table", "--out", str(tmp_path)) == 0
+    cli("bench", "table", "--out", tmp_path)
     assert (tmp_path / "regression.md").read_text() == written
 
 
@@ -398,29 +331,20 @@ def test_off_a_terminal_a_long_solve_prints_a_line_a_minute(
     assert capsys.readouterr().err.splitlines() == ["61 s", "125 s"]
 
 
-def test_help_of_regression_names_every_method(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "bench", "regression", "--help") == 0
-    text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+def test_help_of_regression_names_every_method(cli: CommandLine) -> None:
+    text = re.sub(r"[\s│]+", " ", cli("bench", "regression", "--help").out)
     assert ", ".join(REGRESSION_METHODS) in text
 
 
-def test_help_names_every_preset_and_solver(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "bench", "thompson", "--help") == 0
-    text = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+def test_help_names_every_preset_and_solver(cli: CommandLine) -> None:
+    text = re.sub(r"[\s│]+", " ", cli("bench", "thompson", "--help").out)
     for name in (*THOMPSON_PRESETS, *SOLVERS, "svgp"):
         assert name in text
 
 
 @pytest.mark.parametrize("command", ["", "bench", "bench thompson", "status"])
-def test_help_shows_no_type_of_a_flag(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    assert call(monkeypatch, *command.split(), "--help") == 0
-    text = capsys.readouterr().out
+def test_help_shows_no_type_of_a_flag(cli: CommandLine, command: str) -> None:
+    text = cli(*command.split(), "--help").out
     assert "--help" in text and "bool" not in text.lower()
 
 
@@ -487,7 +411,7 @@ def test_every_command_is_described_in_a_line() -> None:
         for command in group.commands.values():
             yield from commands(command) if hasattr(command, "commands") else (command,)
 
-    found = list(commands(typer.main.get_command(cli.app)))
+    found = list(commands(typer.main.get_command(app)))
     assert len(found) > 10
     for command in found:
         assert "\n" not in command.help.partition("\n\n")[0].strip(), command.name

@@ -28,7 +28,7 @@ from scalable_bo.study import prediction
 from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 from surrogates.atomic import write_atomically
-from tests.scalable_bo.cli.test_main import call
+from tests.command_lines import CommandLine, Printed
 
 CONFIG = """
 [study]
@@ -134,11 +134,8 @@ def test_a_function_among_the_constraints_is_that_of_the_file_and_met_by_every_p
     assert max(kinds["b"]) <= 4 < max(kinds["a"])
 
 
-def test_a_run_ends_and_the_same_command_goes_on(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "run", str(file)) == 0
-    output = capsys.readouterr()
+def test_a_run_ends_and_the_same_command_goes_on(cli: CommandLine, file: Path) -> None:
+    output = cli("run", file)
     assert re.fullmatch(
         r"best \d\.\d+ at x = \S+, n = \d+, kind = b, fixed = yes\n\d values, \d failed, 0 pending"
         r" in .*kept\n",
@@ -146,13 +143,11 @@ def test_a_run_ends_and_the_same_command_goes_on(
     )
     lines = output.err.splitlines()
     assert [line[:10] for line in lines] == ["round 1/2:", "round 2/2:"]
-    assert call(monkeypatch, "run", str(file), "--json") == 0
-    before = json.loads(capsys.readouterr().out)
+    before = cli("run", file, "--json").json
     assert before["num_observations"] + before["num_failed"] == 10
     change(file, "rounds = 2", "rounds = 3")
     change(file, 'executor = "none"', 'executor = "threads"\nworkers = 2\ntimeout = 60')
-    assert call(monkeypatch, "run", str(file), "--json") == 0
-    output = capsys.readouterr()
+    output = cli("run", file, "--json")
     assert output.err.startswith("round 3/3:")
     after = json.loads(output.out)
     assert after["num_observations"] + after["num_failed"] == 15
@@ -168,65 +163,54 @@ def watch(study, report):
 
 
 def test_a_run_that_keeps_its_workers_busy_asks_for_no_more_points_than_configured(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, file: Path
 ) -> None:
     change(file, 'executor = "none"', "workers = 8\nasynchronous = true")
     change(file, "rounds = 2\nbatch = 5", "rounds = 5\nbatch = 2")
     for _ in range(2):  # in two asks, for 8 and for 2 points, and in none
-        assert call(monkeypatch, "run", str(file), "--json") == 0
-        found = json.loads(capsys.readouterr().out)
+        found = cli("run", file, "--json").json
         assert found["num_observations"] + found["num_failed"] == 10
     change(file, "rounds = 5", "rounds = 6")
-    assert call(monkeypatch, "run", str(file), "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+    found = cli("run", file, "--json").json
     assert found["num_observations"] + found["num_failed"] == 12
 
 
 def test_a_callback_of_the_file_may_stop_a_run_and_the_same_command_goes_on(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, file: Path
 ) -> None:
     (file.parent / "objective_of_the_test.py").write_text(OBJECTIVE + WATCHED)
     callbacks = 'executor = "none"\ncallbacks = ["objective_of_the_test:watch"]'
     change(file, 'executor = "none"', callbacks)
     change(file, "rounds = 2", "rounds = 5")
-    assert call(monkeypatch, "run", str(file)) == 0
-    assert capsys.readouterr().out.startswith("round 1\nround 2\nbest")
-    assert call(monkeypatch, "run", str(file)) == 0
-    assert capsys.readouterr().out.startswith("round 3\nround 4\nround 5\nbest")
+    assert cli("run", file).out.startswith("round 1\nround 2\nbest")
+    assert cli("run", file).out.startswith("round 3\nround 4\nround 5\nbest")
 
 
-def test_a_run_begins_nothing_after_its_seconds(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_begins_nothing_after_its_seconds(cli: CommandLine, file: Path) -> None:
     change(file, 'executor = "none"', 'executor = "none"\nseconds = 1e-9')
-    assert call(monkeypatch, "run", str(file), "--json") == 0
-    assert json.loads(capsys.readouterr().out)["num_observations"] == 0
+    assert cli("run", file, "--json").json["num_observations"] == 0
 
 
-def test_a_run_in_which_all_fails_ends_without_a_best_value(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_in_which_all_fails_ends_without_a_best_value(cli: CommandLine, file: Path) -> None:
     (file.parent / "objective_of_the_test.py").write_text("def score(params):\n    return None\n")
     change(file, "rounds = 2\nbatch = 5", "rounds = 1\nbatch = 2")
     for _ in range(2):
-        assert call(monkeypatch, "run", str(file)) == 0
-        assert capsys.readouterr().out == f"0 values, 2 failed, 0 pending in {file.parent}/kept\n"
-    assert call(monkeypatch, "run", str(file), "--json") == 0
-    assert json.loads(capsys.readouterr().out)["best_value"] is None
+        assert cli("run", file).out == f"0 values, 2 failed, 0 pending in {file.parent}/kept\n"
+    assert cli("run", file, "--json").json["best_value"] is None
 
 
 def test_an_export_is_whole_and_holds_no_formula(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change(file, 'fixed = "yes"', '"=fixed" = "@yes"')
-    assert call(monkeypatch, "ask", str(file), "-q", "3") == 0
+    cli("ask", file, "-q", "3")
     answers = file.parent / "answers"
     reasons = ["=1+1", "+1", "\\tx"]
     lines = [f'{{"id": {number}, "error": "{reason}"}}' for number, reason in enumerate(reasons)]
     answers.write_text("\n".join(lines))
-    assert call(monkeypatch, "tell", str(file), str(answers)) == 0
+    cli("tell", file, answers)
     out = file.parent / "rows.csv"
-    assert call(monkeypatch, "export", str(file), str(out)) == 0
+    cli("export", file, out)
     frame = pd.read_csv(out, keep_default_na=False)
     assert frame["reason"].tolist() == ["'=1+1", "'+1", "'\tx"]
     assert frame["'=fixed"].tolist() == ["'@yes"] * 3
@@ -238,94 +222,64 @@ def test_an_export_is_whole_and_holds_no_formula(
 
     with monkeypatch.context() as patch:
         patch.setattr(pd.DataFrame, "to_csv", fail)
-        assert call(monkeypatch, "export", str(file), str(out)) == 2
-    assert "`out` must be a file that can be written, got" in capsys.readouterr().err
+        refused = cli("export", file, out, code=2)
+    assert "`out` must be a file that can be written, got" in refused.err
     assert out.read_bytes() == before
     assert not list(file.parent.glob("*.tmp"))
 
 
 def test_a_check_asks_for_the_program(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prediction, "_rehearse", lambda space, dtype: (1.0, 0.5, 0.25))
     change(file, 'function = "objective_of_the_test:score"', 'command = "./simulate --quick"')
-    assert call(monkeypatch, "check", str(file)) == 2
     assert "`command` must name a program that can be run, got './simulate'" in (
-        capsys.readouterr().err
+        cli("check", file, code=2).err
     )
     (file.parent / "simulate").write_text("#!/bin/sh\n")
     (file.parent / "simulate").chmod(0o755)
-    assert call(monkeypatch, "check", str(file)) == 0
+    cli("check", file)
 
 
-@pytest.mark.parametrize(
-    ("point", "message"),
-    [
-        ("x = 1.5\nn = 2", "[[enqueue]]: `x` must be between 0.0 and 1.0, got 1.5 in row 0"),
-        ("x = 0.5\nn = 33", "[[enqueue]]: `enqueue` must meet the constraints of the space"),
-        ("x = 0.5", "[[enqueue]]: Each dict must have exactly the parameters x, n, kind"),
-    ],
-)
-def test_a_check_refuses_points_that_cannot_be_evaluated(
-    file: Path,
-    point: str,
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    file.write_text(f'{file.read_text()}\n[[enqueue]]\n{point}\nkind = "a"\n')
-    assert call(monkeypatch, "check", str(file)) == 2
-    assert message in capsys.readouterr().err
+def test_a_check_refuses_points_that_cannot_be_evaluated(cli: CommandLine, file: Path) -> None:
+    file.write_text(f'{file.read_text()}\n[[enqueue]]\nx = 0.5\nn = 33\nkind = "a"\n')
+    message = "[[enqueue]]: `enqueue` must meet the constraints of the space"
+    assert message in cli("check", file, code=2).err
 
 
-def test_another_direction_is_refused_with_the_difference(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "ask", str(file)) == 0
+def test_another_direction_is_refused_with_the_difference(cli: CommandLine, file: Path) -> None:
+    cli("ask", file)
     change(file, "maximize = true", "maximize = false")
-    assert call(monkeypatch, "run", str(file)) == 2
-    assert "  direction: stored maximize, given minimize\n" in capsys.readouterr().err
+    assert "  direction: stored maximize, given minimize\n" in cli("run", file, code=2).err
 
 
-def test_points_go_out_and_values_come_in_as_lines(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "ask", str(file), "-q", "3", "--json") == 0
-    points = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def test_points_go_out_and_values_come_in_as_lines(cli: CommandLine, file: Path) -> None:
+    points = [json.loads(line) for line in cli("ask", file, "-q", "3", "--json").out.splitlines()]
     assert [point["id"] for point in points] == [0, 1, 2]
     assert set(points[0]["params"]) == {"x", "n", "kind", "fixed"}
     answers = file.parent / "answers"
     answers.write_text('{"id": 0, "value": 1.5, "noise": 0.1}\n\n{"id": 2, "error": "it rained"}\n')
-    assert call(monkeypatch, "tell", str(file), str(answers)) == 0
-    assert capsys.readouterr().out == "told 1 value and 1 failure\n"
+    assert cli("tell", file, answers).out == "told 1 value and 1 failure\n"
     answers.write_text('{"id": 0, "value": "1.50", "noise": 0.1}\n')  # the same as a text
-    assert call(monkeypatch, "tell", str(file), str(answers)) == 0
-    assert capsys.readouterr().out == "told 1 value and 0 failures\n"
-    assert call(monkeypatch, "status", str(file), "--json") == 0
-    status = json.loads(capsys.readouterr().out)
+    assert cli("tell", file, answers).out == "told 1 value and 0 failures\n"
+    status = cli("status", file, "--json").json
     assert status["best_value"] == 1.5
-    assert (
-        status["num_observations"],
-        status["num_failed"],
-        status["num_pending"],
-        status["num_asks"],
-    ) == (1, 1, 1, 1)
+    counts = ("num_observations", "num_failed", "num_pending", "num_asks")
+    assert [status[name] for name in counts] == [1, 1, 1, 1]
     out = file.parent / "rows.csv"
-    assert call(monkeypatch, "export", str(file.parent / "kept"), str(out)) == 0
+    cli("export", file.parent / "kept", out)
     frame = pd.read_csv(out, keep_default_na=False)
     assert frame["reason"].tolist() == ["", "", "it rained"]
     assert frame["status"].tolist() == ["observed", "pending", "failed"]
-    assert call(monkeypatch, "ask", str(file)) == 0
-    assert "1 point to evaluate" in capsys.readouterr().out
+    assert "1 point to evaluate" in cli("ask", file).out
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
 def test_points_go_out_and_values_come_in_as_a_sheet(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], suffix: str
+    cli: CommandLine, file: Path, suffix: str
 ) -> None:
     sheet = file.parent / f"next{suffix}"
-    assert call(monkeypatch, "ask", str(file), "-q", "3", "--out", str(sheet)) == 0
-    assert capsys.readouterr().out == f"Wrote 3 points to {sheet}\n"
+    assert cli("ask", file, "-q", "3", "--out", sheet).out == f"Wrote 3 points to {sheet}\n"
     read = pd.read_csv if suffix == ".csv" else pd.read_excel
     frame = read(sheet)
     assert list(frame.columns) == ["id", "x", "n", "kind", "fixed", "value", "reason"]
@@ -334,95 +288,74 @@ def test_points_go_out_and_values_come_in_as_a_sheet(
     frame.loc[2, "reason"] = "it rained"
     frame.to_csv(sheet, index=False) if suffix == ".csv" else frame.to_excel(sheet, index=False)
     for told in ("told 1 value and 1 failure", "told 0 values and 0 failures"):
-        assert call(monkeypatch, "tell", str(file), str(sheet)) == 0
-        assert capsys.readouterr().out == f"{told}; 1 point pending in all\n"
+        assert cli("tell", file, sheet).out == f"{told}; 1 point pending in all\n"
     frame.loc[1, "value"] = 2.5
     frame["x"] += 0.25
     frame.to_csv(sheet, index=False) if suffix == ".csv" else frame.to_excel(sheet, index=False)
-    assert call(monkeypatch, "tell", str(file), str(sheet)) == 2
-    error = capsys.readouterr().err
+    error = cli("tell", file, sheet, code=2).err
     assert "Nothing was told, since in the sheet" in error
     assert "row 3, column `x`:" in error
-    assert call(monkeypatch, "ask", str(file), "--out", "next.pdf") == 2
-    assert "`out` must end in .csv or .xlsx, got next.pdf" in capsys.readouterr().err
-    assert call(monkeypatch, "export", str(file), str(file.parent / "rows.xlsx")) == 0
+    printed = cli("ask", file, "--out", "next.pdf", code=2)
+    assert "`out` must end in .csv or .xlsx, got next.pdf" in printed.err
+    cli("export", file, file.parent / "rows.xlsx")
     assert len(pd.read_excel(file.parent / "rows.xlsx")) == 3
 
 
-def test_the_commands_take_a_study_in_a_database(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_take_a_study_in_a_database(cli: CommandLine, file: Path) -> None:
     change(file, 'path = "kept"', f'storage = "sqlite:///{file.parent}/shared.db"\nname = "tuning"')
-    assert call(monkeypatch, "ask", str(file), "-q", "2", "--json") == 0
+    cli("ask", file, "-q", "2", "--json")
     answers = file.parent / "answers"
     answers.write_text('{"id": 1, "value": 0.5}\n')
-    assert call(monkeypatch, "tell", str(file), str(answers)) == 0
-    assert call(monkeypatch, "run", str(file)) == 0  # the other point is somebody's
-    assert "in 'tuning' in a database" in capsys.readouterr().out
-    assert call(monkeypatch, "status", str(file), "--json") == 0
-    status = json.loads(capsys.readouterr().out)
+    cli("tell", file, answers)
+    assert "in 'tuning' in a database" in cli("run", file).out
+    status = cli("status", file, "--json").json
     assert (status["num_asks"], status["num_rows"], status["num_pending"]) == (2, 7, 1)
     for command, out in (("export", "rows.csv"), ("report", "page.html")):
         option = ["--out"] if command == "report" else []
-        arguments = [command, str(file), *option, str(file.parent / out)]
-        assert call(monkeypatch, *arguments) == 0
+        cli(command, file, *option, file.parent / out)
         assert (file.parent / out).stat().st_size > 100
-    capsys.readouterr()
     for command in ("repair", "report"):
-        assert call(monkeypatch, command, str(file)) == 2
-        assert "The study must be in a folder for this, got 'tuning'" in capsys.readouterr().err
-    assert call(monkeypatch, "check", str(file), "--json") == 0
-    assert json.loads(capsys.readouterr().out)["num_rows"] == 7
+        printed = cli(command, file, code=2)
+        assert "The study must be in a folder for this, got 'tuning'" in printed.err
+    assert cli("check", file, "--json").json["num_rows"] == 7
     assert not (file.parent / "kept").exists()
     change(file, 'name = "tuning"', 'path = "kept"')
-    assert call(monkeypatch, "status", str(file)) == 2
     message = "`study.path` must be given, or `study.storage` and `study.name`."
-    assert message in capsys.readouterr().err
+    assert message in cli("status", file, code=2).err
 
 
 def test_the_commands_take_the_url_of_a_database_and_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/shared.db"
     tuning = (url, "--name", "tuning")
     for command in ("status", "ask"):
-        assert call(monkeypatch, command, *tuning) == 2
-        said = capsys.readouterr().err
+        said = cli(command, *tuning, code=2).err
         assert f"`name` must be that of a study in {url}, got 'tuning'. There are none." in said
     assert not list(tmp_path.iterdir())  # to look makes no database
     Study(Space(x=Float(0.0, 1.0)), maximize=True, storage=url, name="tuning").close()
-    assert call(monkeypatch, "ask", *tuning, "-q", "2", "--json") == 0
+    cli("ask", *tuning, "-q", "2", "--json")
     answers = tmp_path / "answers"
     answers.write_text('{"id": 1, "value": 0.5}\n')
-    assert call(monkeypatch, "tell", *tuning, str(answers)) == 0
-    assert call(monkeypatch, "correct", *tuning, "1", "0.75") == 0
-    capsys.readouterr()
-    assert call(monkeypatch, "status", *tuning, "--json") == 0
-    status = json.loads(capsys.readouterr().out)
+    cli("tell", *tuning, answers)
+    cli("correct", *tuning, "1", "0.75")
+    status = cli("status", *tuning, "--json").json
     assert (status["best_value"], status["num_rows"], status["num_pending"]) == (0.75, 2, 1)
-    assert call(monkeypatch, "export", *tuning, str(tmp_path / "rows.csv")) == 0
+    cli("export", *tuning, tmp_path / "rows.csv")
     assert pd.read_csv(tmp_path / "rows.csv")["status"].tolist() == ["pending", "observed"]
-    assert call(monkeypatch, "report", *tuning, "--out", str(tmp_path / "page.html")) == 0
+    cli("report", *tuning, "--out", tmp_path / "page.html")
     assert "tuning" in (tmp_path / "page.html").read_text()
     for command, remedy in (("report", "Give `--out`."), ("repair", "from its backup")):
-        assert call(monkeypatch, command, *tuning) == 2
-        said = capsys.readouterr().err
+        said = cli(command, *tuning, code=2).err
         assert "must be in a folder for this, got 'tuning' in a database" in said
         assert remedy in said
-    assert call(monkeypatch, "status", url) == 2
-    assert "`name` must be a text" in capsys.readouterr().err
+    assert "`name` must be a text" in cli("status", url, code=2).err
     for command in ("check", "run"):
-        assert call(monkeypatch, command, url) == 2
-        assert "Give a TOML file with `study.storage`" in capsys.readouterr().err
+        assert "Give a TOML file with `study.storage`" in cli(command, url, code=2).err
 
 
 @pytest.mark.parametrize("command", ["ask", "check", "repair", "report", "run", "serve", "status"])
-def test_no_command_prints_a_password(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-) -> None:
+def test_no_command_prints_a_password(cli: CommandLine, tmp_path: Path, command: str) -> None:
     name = [] if command in ("check", "run") else ["--name", "tuning"]
     file = ["--token-file", str(tmp_path / "token")] if command == "serve" else []
     for url in (
@@ -432,9 +365,8 @@ def test_no_command_prints_a_password(
         "oracle://user:secret@localhost/database",
         "postgresql:://user:secret@localhost/database",
     ):
-        assert call(monkeypatch, command, url, *name, *file) in (1, 2)
-        said = capsys.readouterr()
-        assert said.err
+        said = cli(command, url, *name, *file, code=None)
+        assert said.code in (1, 2) and said.err
         assert "secret" not in said.err + said.out
         assert "Traceback" not in said.err
 
@@ -449,17 +381,15 @@ x = { type = "float", low = 0.0, high = 1.0 }
 
 
 def test_status_says_the_goal_the_front_and_what_limits_are_broken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, tmp_path: Path
 ) -> None:
     file = tmp_path / "study.toml"
     limits = "[study.outcome_constraints.Impurity]\nat_most = 1.0\n[space]"
     file.write_text(SEVERAL.replace("[space]", limits))
 
     def status() -> tuple[list[str], dict[str, Any]]:
-        assert call(monkeypatch, "status", str(file)) == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert call(monkeypatch, "status", str(file), "--json") == 0
-        return lines, json.loads(capsys.readouterr().out)
+        lines = cli("status", file).out.splitlines()
+        return lines, cli("status", file, "--json").json
 
     with read_config(file).open_study() as study:
         study.tell(study.ask(2), [(70, 20, 3.0), (60, 10, 1.5)])
@@ -476,62 +406,51 @@ def test_status_says_the_goal_the_front_and_what_limits_are_broken(
 
 
 def test_outcomes_come_in_one_by_one_and_are_shown_as_pending(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, tmp_path: Path
 ) -> None:
     file = tmp_path / "study.toml"
     file.write_text(SEVERAL)
     answers = tmp_path / "answers"
 
-    def tell(*lines: dict[str, Any]) -> tuple[int, str]:
+    def tell(*lines: dict[str, Any], code: int = 0) -> Printed:
         answers.write_text("\n".join(map(json.dumps, lines)))
-        code = call(monkeypatch, "tell", str(file), str(answers))
-        return code, "".join(capsys.readouterr())
+        return cli("tell", file, answers, code=code)
 
-    def status() -> dict[str, Any]:
-        assert call(monkeypatch, "status", str(file), "--json") == 0
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return found
+    def status() -> Any:
+        return cli("status", file, "--json").json
 
-    assert call(monkeypatch, "ask", str(file), "-q", "3", "--json") == 0
-    capsys.readouterr()
-    code, said = tell(
-        {"id": 0, "value": {"Yield (%)": 70, "Cost": 20, "Impurity": 1}},
-        {"id": 1, "value": {"Yeild (%)": 70, "Cost": 20, "Impurity": 1}},
-    )
-    assert code == 2
-    assert "got 'Yeild (%)'; the nearest is 'Yield (%)'" in said
+    cli("ask", file, "-q", "3", "--json")
+    refused = tell({"id": 1, "value": {"Yeild (%)": 70, "Cost": 20, "Impurity": 1}}, code=2)
+    assert "got 'Yeild (%)'; the nearest is 'Yield (%)'" in refused.err
     assert status()["num_pending"] == 3
-    code, said = tell(
+    told = tell(
         {"id": 0, "value": {"Yield (%)": 70, "Cost": "20.5", "Impurity": 1}},
         {"id": 1, "value": {"Cost": 30, "Impurity": None}},
         {"id": 2, "error": "it rained"},
     )
-    assert (code, said) == (0, "told 1 value and 1 failure; 1 point still pending\n")
+    assert told.out == "told 1 value and 1 failure; 1 point still pending\n"
     assert status()["partial"] == {"1": {"Cost": 30.0}}
-    assert call(monkeypatch, "status", str(file)) == 0
     assert (
-        "1 pending\npending with some of their outcomes: 1 (Cost = 30)\n" in capsys.readouterr().out
+        "1 pending\npending with some of their outcomes: 1 (Cost = 30)\n" in cli("status", file).out
     )
     for out in ("rows.csv", "rows.parquet"):
-        assert call(monkeypatch, "export", str(file), str(tmp_path / out)) == 0
+        cli("export", file, tmp_path / out)
     for frame in (pd.read_csv(tmp_path / "rows.csv"), pd.read_parquet(tmp_path / "rows.parquet")):
         assert frame["status"].tolist() == ["observed", "pending", "failed"]
         assert frame["Cost"].tolist()[:2] == [20.5, 30.0]
         assert frame["Impurity"].isna().tolist() == [False, True, True]
-    assert call(monkeypatch, "report", str(file)) == 0
-    capsys.readouterr()
-    code, said = tell({"id": 1, "value": {"Cost": 31, "Impurity": 2}})
-    assert code == 2
-    assert "Cost of 1 was 30.0 and is 31.0 now" in said
-    assert tell({"id": 1, "value": {"Yield (%)": 60, "Impurity": 2}})[0] == 0
+    cli("report", file)
+    refused = tell({"id": 1, "value": {"Cost": 31, "Impurity": 2}}, code=2)
+    assert "Cost of 1 was 30.0 and is 31.0 now" in refused.err
+    tell({"id": 1, "value": {"Yield (%)": 60, "Impurity": 2}})
     assert status()["num_observations"] == 2
     assert status()["partial"] == {}
 
 
 def test_lines_that_tell_nothing_are_refused_and_nothing_is_told(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, file: Path
 ) -> None:
-    assert call(monkeypatch, "ask", str(file)) == 0
+    cli("ask", file)
     answers = file.parent / "answers"
     for line, message in (
         ("garbage", "Line 1 must be JSON, got b'garbage"),
@@ -548,10 +467,8 @@ def test_lines_that_tell_nothing_are_refused_and_nothing_is_told(
         ("x" * (2**20 + 1), "Line 1 must have at most 1048576 bytes"),
     ):
         answers.write_text(f"{line}\n")
-        assert call(monkeypatch, "tell", str(file), str(answers)) == 2
-        assert message in capsys.readouterr().err
-    assert call(monkeypatch, "status", str(file), "--json") == 0
-    assert json.loads(capsys.readouterr().out)["num_pending"] == 1
+        assert message in cli("tell", file, answers, code=2).err
+    assert cli("status", file, "--json").json["num_pending"] == 1
 
 
 @settings(
@@ -626,26 +543,18 @@ WRONG = [
 
 @pytest.mark.parametrize(("old", "new", "message"), WRONG)
 def test_a_wrong_configuration_is_refused_with_the_place_and_the_nearest_name(
-    file: Path,
-    old: str,
-    new: str,
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine, file: Path, old: str, new: str, message: str
 ) -> None:
     change(file, old, new)
-    assert call(monkeypatch, "run", str(file)) == 2
-    output = capsys.readouterr()
+    output = cli("run", file, code=2)
     assert output.out == ""
     assert re.search(message, output.err)
     assert not (file.parent / "kept").exists()
 
 
-def test_a_configuration_that_is_not_there_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "run", "nowhere.toml") == 2
-    assert capsys.readouterr().err == "nowhere.toml cannot be read: No such file or directory.\n"
+def test_a_configuration_that_is_not_there_is_refused(cli: CommandLine) -> None:
+    printed = cli("run", "nowhere.toml", code=2)
+    assert printed.err == "nowhere.toml cannot be read: No such file or directory.\n"
 
 
 @settings(
@@ -670,14 +579,13 @@ def test_any_damage_to_a_configuration_is_read_or_refused(
 
 
 def test_a_check_predicts_and_touches_nothing(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prediction, "_rehearse", lambda space, dtype: (1.0, 0.5, 0.25))
     pd.DataFrame({"x": [0.5] * 600, "n": 2, "kind": "a", "y": 1.0}).to_csv(file.parent / "old.csv")
     change(file, "num_initial = 1000", "num_initial = 601")
     file.write_text(file.read_text() + '\n[[data]]\nfile = "old.csv"\ntarget = "y"\n')
-    assert call(monkeypatch, "check", str(file), "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+    found = cli("check", file, "--json").json
     assert found["rounds"] == 2
     assert found["num_rows"] == 605  # at the last ask
     assert (
@@ -688,8 +596,7 @@ def test_a_check_predicts_and_touches_nothing(
     assert found["fits"]
     assert not (file.parent / "kept").exists()
     change(file, "batch = 5", "batch = 2_000_000")
-    assert call(monkeypatch, "check", str(file)) == 1
-    assert "The run will not fit in memory" in capsys.readouterr().err
+    assert "The run will not fit in memory" in cli("check", file, code=1).err
 
 
 def by_hand(file: Path) -> None:
@@ -699,19 +606,15 @@ def by_hand(file: Path) -> None:
     change(file, "maximize = true", 'objectives = { cost = "minimize", gain = "maximize" }')
 
 
-def test_a_study_by_hand_is_checked_without_an_objective(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_by_hand_is_checked_without_an_objective(cli: CommandLine, file: Path) -> None:
     by_hand(file)
     past = {"x": [0.5, 0.6], "n": 2, "kind": "a", "cost": [1.0, 2.0], "gain": [None, 3.0]}
     pd.DataFrame(past).to_csv(file.parent / "old.csv")
     file.write_text(file.read_text() + '\n[[data]]\nfile = "old.csv"\n')
-    assert call(monkeypatch, "check", str(file)) == 0
-    assert capsys.readouterr().out.startswith("2 rows now. Continue with: scalable-bo ask")
+    assert cli("check", file).out.startswith("2 rows now. Continue with: scalable-bo ask")
     assert not (file.parent / "kept").exists()
     pd.DataFrame(past).drop(columns="gain").to_csv(file.parent / "old.csv")
-    assert call(monkeypatch, "check", str(file)) == 2
-    assert "must have the column 'gain'" in capsys.readouterr().err
+    assert "must have the column 'gain'" in cli("check", file, code=2).err
 
 
 @pytest.mark.parametrize(
@@ -723,25 +626,20 @@ def test_a_study_by_hand_is_checked_without_an_objective(
     ],
 )
 def test_a_correction_by_the_command_line_keeps_what_was_told(
-    values: list[str],
-    fault: str,
-    file: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine, values: list[str], fault: str, file: Path
 ) -> None:
     by_hand(file)
     with read_config(file).open_study() as study:
         study.tell(study.ask(2), [(1.0, 2.0), (3.0, 4.0)])
-    assert call(monkeypatch, "correct", str(file), "1", *values) == 2
-    assert fault in capsys.readouterr().err
-    assert call(monkeypatch, "correct", str(file), "1", "cost=2.5", "--why", "a slip") == 0
-    assert capsys.readouterr().out == "corrected 1, which was cost = 3, gain = 4: a slip\n"
+    assert fault in cli("correct", file, "1", *values, code=2).err
+    printed = cli("correct", file, "1", "cost=2.5", "--why", "a slip")
+    assert printed.out == "corrected 1, which was cost = 3, gain = 4: a slip\n"
     with read_config(file).open_study() as study:
         assert study.result.outcomes.tolist() == [[1.0, 2.0], [2.5, 4.0]]
 
 
 def test_external_programs_are_run_from_the_folder_of_the_configuration(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, file: Path
 ) -> None:
     (file.parent / "simulate.py").write_text(
         "import json, sys\nfor line in sys.stdin:\n    point = json.loads(line)\n"
@@ -752,8 +650,7 @@ def test_external_programs_are_run_from_the_folder_of_the_configuration(
         'function = "objective_of_the_test:score"',
         f'command = ["{sys.executable}", "-IS", "simulate.py"]',
     )
-    assert call(monkeypatch, "run", str(file), "--json") == 0
-    assert json.loads(capsys.readouterr().out)["num_observations"] == 10
+    assert cli("run", file, "--json").json["num_observations"] == 10
 
 
 @pytest.mark.slow
@@ -847,39 +744,31 @@ def wait_until(condition: Callable[[], bool]) -> None:
     raise TimeoutError
 
 
-def test_a_damaged_study_is_repaired_and_what_is_lost_is_said(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "ask", str(file), "-q", "3") == 0
+def test_a_damaged_study_is_repaired_and_what_is_lost_is_said(cli: CommandLine, file: Path) -> None:
+    cli("ask", file, "-q", "3")
     folder = file.parent / "kept"
-    assert call(monkeypatch, "repair", str(file)) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"The study in {folder} is whole."
+    assert cli("repair", file).out.splitlines()[-1] == f"The study in {folder} is whole."
     with read_config(file).open_study() as study:
         study.ask(2)
     (folder / "backup.sqlite").unlink()
     with sqlite3.connect(folder / "study.sqlite") as connection:
         connection.execute("UPDATE writes SET digest = 'another' WHERE number = 3")
     connection.close()
-    assert call(monkeypatch, "status", str(file)) == 1
-    assert f"`scalable-bo repair {folder}`" in capsys.readouterr().err
-    assert call(monkeypatch, "repair", str(folder)) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert f"`scalable-bo repair {folder}`" in cli("status", file, code=1).err
+    assert cli("repair", folder).out.splitlines() == [
         f"Restored the study in {folder}; lost: the last 1 of 3 writes.",
     ]
-    assert call(monkeypatch, "repair", str(file.parent / "elsewhere")) == 2
+    cli("repair", file.parent / "elsewhere", code=2)
     with read_config(file).open_study() as study:
         assert study.pending.ids == [0, 1, 2]
 
 
-def test_units_in_brackets_are_printed_as_they_are(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_units_in_brackets_are_printed_as_they_are(cli: CommandLine, file: Path) -> None:
     name = "Cat. loading [mol%]"
     change(file, 'kind = { type = "categorical", choices = ["a", "b"] }', "")
     change(file, "x = { type", f'"{name}" = {{ type')
     change(file, 'fixed = "yes"', '"[red]solvent[/red]" = ":smile:"')
-    assert call(monkeypatch, "ask", str(file), "-q", "2") == 0
-    printed = capsys.readouterr().out
+    printed = cli("ask", file, "-q", "2").out
     for text in (name, "[red]solvent[/red]", ":smile:"):
         assert text in printed
-    assert call(monkeypatch, "status", str(file)) == 0
+    cli("status", file)

@@ -14,7 +14,7 @@ import torch
 from scalable_bo.experiments import torchrun
 from scalable_bo.experiments.models import matern_kernel
 from surrogates import CG
-from tests.scalable_bo.cli.test_main import call
+from tests.command_lines import CommandLine
 from tests.scalable_bo.experiments import shared_rounds
 from tests.surrogates import shared_rows
 from tests.surrogates.shared_rows import as_text
@@ -47,26 +47,26 @@ def test_methods_that_need_all_rows_are_refused_in_several_processes(
 
 
 def test_one_voice_speaks_where_there_is_one_process(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
     monkeypatch.setenv("WORLD_SIZE", "1")
     write_toy_folder(tmp_path)
     toy = f"bench regression --data toy --data-dir {tmp_path} --out {tmp_path}/out"
-    assert call(monkeypatch, *toy.split(), "--solver", "cholesky") == 0
+    cli(*toy.split(), "--solver", "cholesky")
     assert len(list((tmp_path / "out").glob("*.json"))) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_two_processes_find_what_one_finds_and_the_first_writes_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cli: CommandLine, tmp_path: Path
 ) -> None:
     write_toy_folder(tmp_path)
     names = ["cg", "asap"]
     solvers = f"--solver {','.join(names)} --tolerance 1e-4 --dtype float64"
     options = f"--data toy --data-dir {tmp_path} {solvers}".split()
-    assert call(monkeypatch, "bench", "regression", *options, "--out", str(tmp_path / "one")) == 0
+    cli("bench", "regression", *options, "--out", tmp_path / "one")
     torchrun = [
         sys.executable,
         "-m",
