@@ -40,6 +40,7 @@ from tests.scalable_bo.objectives import (
     with_its_deviation,
     without_its_key,
 )
+from tests.waiting import eventually
 
 SPACE = Space(x=Float(0.0, 1.0))
 FAULTY_SPACE = Space(what=Categorical(["good", *FAULTS]), number=Categorical([0, 1, 2]))
@@ -434,17 +435,10 @@ def test_values_are_told_while_others_are_out() -> None:
 
     last = study.ask(4).params[-1]["x"]
     threading.Thread(
-        target=lambda: (wait_for(lambda: study.num_observations == 3), told.set()), daemon=True
+        target=lambda: (eventually(lambda: study.num_observations == 3), told.set()), daemon=True
     ).start()
     study.optimize(objective, rounds=1, batch=1, executor=threads, progress=False)
     assert study.num_observations == 5
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        threading.Event().wait(0.01)
 
 
 def test_values_of_a_round_that_arrive_together_are_stored_in_few_transactions(

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from scalable_bo.evaluation import processes
 from scalable_bo.evaluation.evaluator import Evaluation
 from scalable_bo.evaluation.external import Command
 from scalable_bo.evaluation.interruption import EndedBySignalError, signals_as_interruptions
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 ROOT = Path(__file__).parents[3]
@@ -73,15 +74,6 @@ def _signals_end_processes() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def wait_until(condition: Callable[[], object], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return False
-
-
 def living(tracer: str) -> list[str]:
     """Return the commands of the processes with a tracer in their environment."""
     found = []
@@ -111,7 +103,7 @@ def test_a_pool_ends_though_its_process_is_killed_before_it_is_watched(
     )
     assert process.returncode == -signal.SIGKILL
     assert (tmp_path / "begun").read_text()
-    assert wait_until(lambda: not living(tracer), 120), living(tracer)
+    eventually(lambda: not living(tracer))
 
 
 def command_of(pid: int) -> bytes:
@@ -160,10 +152,10 @@ def test_nothing_outlives_a_process_that_is_ended_by_a_signal(
     )
     begun = tmp_path / "begun"
     try:
-        assert wait_until(lambda: begun.exists() and begun.read_text().count("\n") == 2, 300)
+        eventually(lambda: begun.exists() and begun.read_text().count("\n") == 2)
         assert len(living(tracer)) >= 4
         process.send_signal(number)
-        assert wait_until(lambda: not living(tracer), 120), living(tracer)
+        eventually(lambda: not living(tracer))
     finally:
         process.kill()
         process.wait(120)
@@ -205,9 +197,9 @@ def test_a_program_leaves_no_children(
     monkeypatch.setenv(TRACER, tracer)
     command = Command(["sh", "-c", f"{ANSWER}; {script}"])
     assert command.evaluate(120.0, 0, {}) == Evaluation(0, 1.0)
-    assert wait_until(lambda: [text for text in living(tracer) if "sleep" in text], 120)
+    eventually(lambda: [text for text in living(tracer) if "sleep" in text])
     command.close()
-    assert wait_until(lambda: not living(tracer), 120), living(tracer)
+    eventually(lambda: not living(tracer))
 
 
 def test_stopped_programs_fail_their_points_and_later_points_are_evaluated() -> None:
@@ -221,7 +213,7 @@ def test_stopped_programs_fail_their_points_and_later_points_are_evaluated() -> 
     )
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(command.evaluate, None, 0, {"wait": 1})
-        assert wait_until(lambda: command._running, 120)
+        eventually(lambda: command._running)
         command.stop()
         assert waiting.result(120).reason is not None
     assert command.evaluate(None, 0, {}) == Evaluation(0, 1.0)
@@ -235,10 +227,10 @@ def test_a_guard_that_was_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) ->
 
     mark = processes.own_mark()
     monkeypatch.setattr(processes, "SECONDS_TO_END", 0.0)
-    assert wait_until(guards, 120)
+    eventually(guards)
     (guard,) = guards()
     os.kill(guard, signal.SIGKILL)
-    assert wait_until(lambda: not guards(), 120)
+    eventually(lambda: not guards())
     numbers = itertools.count(2**22 + 1)
 
     def replaced() -> list[int]:
@@ -246,7 +238,7 @@ def test_a_guard_that_was_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) ->
         processes.watch([next(numbers)])
         return guards()
 
-    assert wait_until(replaced, 120)
+    eventually(replaced)
 
 
 def test_a_mark_is_handed_down_and_told_apart_from_longer_ones() -> None:
@@ -255,9 +247,7 @@ def test_a_mark_is_handed_down_and_told_apart_from_longer_ones() -> None:
         for mark in ("outer.1.", "outer.1.inner.", "outer.12.")
     ]
     try:
-        assert wait_until(
-            lambda: processes._find(set(), "outer.1") >= {c.pid for c in children}, 120
-        )
+        eventually(lambda: processes._find(set(), "outer.1") >= {c.pid for c in children})
         processes.kill_all(mark="outer.1.")
         assert [child.poll() is None for child in children] == [False, False, True]
     finally:

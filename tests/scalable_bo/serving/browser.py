@@ -5,13 +5,13 @@ import os
 import re
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from base64 import b64decode
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
+
+from tests.waiting import eventually
 
 OPTIONS = (
     "--headless",
@@ -83,7 +83,7 @@ class Browser:
 
     def wait_for(self, script: str, seconds: float = 60.0) -> Any:
         """Return the first true value of an expression."""
-        return _eventually(lambda: self.run(f"return {script}"), script, seconds)
+        return eventually(lambda: self.run(f"return {script}"), seconds)
 
     def type(self, selector: str, text: str) -> None:
         """Type into an element."""
@@ -129,7 +129,7 @@ class Browser:
             match = re.search(r"started successfully on port (\d+)", text)
             return None if match is None else match[1]
 
-        return str(_eventually(port, "chromedriver", 60.0))
+        return str(eventually(port))
 
     def _call(self, method: str, path: str, content: Any = None) -> Any:
         body = json.dumps(content).encode() if method == "POST" else None
@@ -139,14 +139,6 @@ class Browser:
                 return json.load(answer)["value"]
         except urllib.error.HTTPError as error:
             raise RuntimeError(error.read().decode()[:2000]) from None
-
-
-def _eventually(found: Callable[[], Any], what: str, seconds: float) -> Any:
-    end = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
-    return value
 
 
 os.environ.setdefault("NO_PROXY", "127.0.0.1")

@@ -27,6 +27,7 @@ from scalable_bo.space.space import Float, Space
 from scalable_bo.study.study import Study
 from tests.forked import CONTEXT
 from tests.scalable_bo.serving.requests import send
+from tests.waiting import eventually
 
 SPACE = Space(x=Float(0.0, 1.0))
 HTML = ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "'\"><svg onload=alert(1)>"]
@@ -71,13 +72,13 @@ def kill_at_random(path: Path, num_kills: int) -> Counter[str]:
     (path.parent / "url").unlink(missing_ok=True)
     server = CONTEXT.Process(target=serve, args=(path, 0))
     server.start()
-    url = wait_for(lambda: read(path.parent / "url"))
+    url = eventually(lambda: read(path.parent / "url"))
     port = int(url.rpartition(":")[2])
     workers = [start_worker(url, path) for _ in range(2)]
     try:
         for _ in range(num_kills):
             enough = num_told(path) + instants.choice([0, 1, 5])
-            wait_for(lambda enough=enough: num_told(path) >= enough)
+            eventually(lambda enough=enough: num_told(path) >= enough)
             time.sleep(instants.uniform(0.0, 0.2))
             number = instants.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
             if instants.random() < 0.5:
@@ -90,7 +91,7 @@ def kill_at_random(path: Path, num_kills: int) -> Counter[str]:
                 counts["worker"] += 1
                 workers.append(start_worker(url, path))
         enough = num_told(path) + 5
-        wait_for(lambda: num_told(path) >= enough)  # all of it goes on
+        eventually(lambda: num_told(path) >= enough)  # all of it goes on
     finally:
         for process in (*workers, server):
             end(process, signal.SIGKILL)
@@ -123,14 +124,6 @@ def num_told(path: Path) -> int:
 
 def read(file: Path) -> str:
     return file.read_text() if file.exists() else ""
-
-
-def wait_for(found: Callable[[], Any], seconds: float = 120.0) -> Any:
-    end = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < end
-        time.sleep(0.005)
-    return value
 
 
 class Fuzz:

@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from scalable_bo.serving.server import Server
 
 SPACE = Space(x=Float(0.0, 1.0), kind=Categorical(["a", "b"]))
-DESIGN = 10_000  # points of the design alone, so that an ask takes no time
 
 
 @pytest.fixture
 def study() -> Study:
-    return Study(SPACE, maximize=True, seed=0, num_initial=DESIGN)
+    return Study(SPACE, maximize=True, seed=0, num_initial=10_000)
 
 
 @pytest.fixture

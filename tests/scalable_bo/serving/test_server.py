@@ -6,7 +6,6 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -22,9 +21,10 @@ from scalable_bo.serving import server as server_module
 from scalable_bo.serving.client import LateError, RemoteStudy
 from scalable_bo.serving.server import Server
 from scalable_bo.serving.tokens import new_token
-from scalable_bo.space.space import Float, Space
 from scalable_bo.study.study import Study
 from tests.scalable_bo.serving.requests import post, send
+from tests.scalable_bo.serving.served import make_study, served
+from tests.waiting import eventually
 
 GETS = ("/status", "/best", "/best_params", "/points")
 POSTS = ("/ask", "/tell", "/fail", "/renew", "/release")
@@ -88,12 +88,8 @@ def test_tells_of_many_threads_are_all_recorded(remote: RemoteStudy, study: Stud
 
 
 def test_several_outcomes_travel_by_name() -> None:
-    study = Study(
-        Space(x=Float(0, 1)),
-        objectives={"cost": "minimize", "gain": "maximize"},
-        num_initial=100,
-    )
-    with Server(study) as server, RemoteStudy(server.url, token=server.token) as remote:
+    study = make_study(objectives={"cost": "minimize", "gain": "maximize"})
+    with served(study) as (_, remote):
         ids = remote.ask(3).ids
         remote.tell(ids[:1], [{"cost": 1.0, "gain": 2.0}])
         remote.tell(ids[1:2], [(0.5, 1.0)])
@@ -112,13 +108,8 @@ def test_several_outcomes_travel_by_name() -> None:
 
 
 def test_what_keeps_no_limit_is_told_as_at_hand() -> None:
-    study = Study(
-        Space(x=Float(0, 1)),
-        maximize=True,
-        outcome_constraints={"weight": (None, 1.0)},
-        num_initial=100,
-    )
-    with Server(study) as server, RemoteStudy(server.url, token=server.token) as remote:
+    study = make_study(outcome_constraints={"weight": (None, 1.0)})
+    with served(study) as (_, remote):
         with pytest.raises(ValueError, match="There is no `result` yet"):
             _ = remote.best_params
         remote.tell(remote.ask(1).ids, [{"value": 1.0, "weight": 3.0}])
@@ -132,16 +123,10 @@ def test_what_keeps_no_limit_is_told_as_at_hand() -> None:
 
 
 def test_outcomes_that_are_told_one_by_one_complete_a_point(tmp_path: Path) -> None:
-    options: dict[str, Any] = {
-        "objectives": {"cost": "minimize", "gain": "maximize"},
-        "num_initial": 100,
-        "path": tmp_path,
-    }
-    space = Space(x=Float(0, 1))
+    objectives = {"cost": "minimize", "gain": "maximize"}
     with (
-        Study(space, **options) as study,
-        Server(study, evaluations=3) as server,
-        RemoteStudy(server.url, token=server.token) as remote,
+        make_study(objectives=objectives, path=tmp_path) as study,
+        served(study, evaluations=3) as (server, remote),
     ):
         ids = remote.ask(3).ids
         ids += remote.ask(3 - len(ids)).ids if len(ids) < 3 else []
@@ -163,9 +148,8 @@ def test_outcomes_that_are_told_one_by_one_complete_a_point(tmp_path: Path) -> N
         results = [{"id": ids[0], "value": [[1.0, 0.1], 2.0]}]
         assert post(server.url, "/tell", server.token, {"results": results})[0] == 422
     with (
-        Study(space, **options) as study,
-        Server(study, evaluations=3) as server,
-        RemoteStudy(server.url, token=server.token) as remote,
+        make_study(objectives=objectives, path=tmp_path) as study,
+        served(study, evaluations=3) as (_, remote),
     ):
         assert remote.ask().ids == []
         remote.tell(ids, [{"gain": 2.0}, (1.0, None), (1.0, 3.0)])
@@ -185,21 +169,16 @@ def test_known_variances_travel_with_their_values(remote: RemoteStudy, study: St
 
 def test_leases_are_held_while_a_point_is_evaluated(study: Study) -> None:
     with (
-        Server(study, lease=2.0, batch=1) as server,
-        RemoteStudy(server.url, token=server.token) as one,
+        served(study, lease=2.0, batch=1) as (server, one),
         RemoteStudy(server.url, token=server.token) as other,
     ):
         (id,) = one.ask().ids
         lease = server.desk.held()[id]
         with one.holding([id]):
-            end = time.monotonic() + 300.0
-            while (now := server.desk.held().get(id, lease)).until == lease.until:
-                assert time.monotonic() < end
-                time.sleep(0.05)
-            assert now.worker == one.worker
-        while id not in other.ask(100).ids:
-            assert time.monotonic() < end
-            time.sleep(0.05)
+            renewed = lambda: server.desk.held().get(id, lease)  # noqa: E731
+            eventually(lambda: renewed().until > lease.until)
+            assert renewed().worker == one.worker
+        eventually(lambda: id in other.ask(100).ids)
         assert one.renew([id]) == [id]
 
 
@@ -249,6 +228,11 @@ def test_answers_allow_a_browser_nothing_from_elsewhere(server: Server) -> None:
         assert headers["cache-control"] == "no-store"
         assert "server" not in headers
         assert not [name for name in headers if name.startswith("access-control")]
+    status, _, headers = send(
+        server.url, "/tell", method="OPTIONS", headers={"Origin": "https://elsewhere.example"}
+    )
+    assert status == 401
+    assert not [name for name in headers if name.startswith("access-control")]
 
 
 # Where they are told of a point that is out
@@ -321,14 +305,6 @@ def test_too_many_wrong_requests_are_put_off_and_workers_go_on(
     answers = [send(server.url, "/status", token="wrong")[0] for _ in range(40)]
     assert answers[0] == 401 and 429 in answers
     assert remote.ask().ids
-
-
-def test_a_browser_elsewhere_cannot_make_a_request_that_changes_anything(server: Server) -> None:
-    status, _, headers = send(
-        server.url, "/tell", method="OPTIONS", headers={"Origin": "https://elsewhere.example"}
-    )
-    assert status == 401
-    assert not [name for name in headers if name.startswith("access-control")]
 
 
 def test_texts_in_a_reason_come_back_as_they_were(remote: RemoteStudy, study: Study) -> None:

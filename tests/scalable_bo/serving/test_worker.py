@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ from scalable_bo.evaluation.evaluator import Evaluation, call
 from scalable_bo.serving.client import RemoteStudy
 from scalable_bo.serving.server import Server
 from scalable_bo.serving.worker import work
-from scalable_bo.space.space import Float, Space
-from scalable_bo.study.study import Study
 from tests.scalable_bo.objectives import lacking_above_half, misnamed_above_half
+from tests.scalable_bo.serving.served import make_study, served
+from tests.waiting import eventually
 
-SPACE = Space(x=Float(0.0, 1.0))
 OBJECTIVES = """
 import os, subprocess, time
 
@@ -47,22 +45,16 @@ def evaluate(id: int, params: dict[str, Any]) -> Evaluation:
 
 
 def test_a_worker_evaluates_until_there_are_no_more_points() -> None:
-    study = Study(SPACE, maximize=True, num_initial=10_000)
-    with (
-        Server(study, evaluations=7, batch=3) as server,
-        RemoteStudy(server.url, token=server.token) as remote,
-    ):
+    study = make_study()
+    with served(study, evaluations=7, batch=3) as (server, remote):
         assert work(remote, evaluate) == 7
     frame = study.to_dataframe()
     assert (frame["value"] == frame["x"]).all() and len(frame) == 7
 
 
 def test_a_worker_with_an_unknown_outcome_ends_and_gives_its_point_back() -> None:
-    study = Study(SPACE, objectives={"cost": "minimize", "gain": "maximize"}, num_initial=10_000)
-    with (
-        Server(study, evaluations=4, batch=4) as server,
-        RemoteStudy(server.url, token=server.token) as remote,
-    ):
+    study = make_study(objectives={"cost": "minimize", "gain": "maximize"})
+    with served(study, evaluations=4, batch=4) as (server, remote):
         misnamed = partial(call, misnamed_above_half, None, outcomes=remote.outcomes)
         with pytest.raises(ValueError, match="got 'gian'; the nearest is 'gain'"):
             work(remote, misnamed)
@@ -76,29 +68,24 @@ def test_a_worker_with_an_unknown_outcome_ends_and_gives_its_point_back() -> Non
 
 
 def test_a_worker_on_which_nothing_works_ends_after_three_points() -> None:
-    study = Study(SPACE, maximize=True, num_initial=10_000)
+    study = make_study()
 
     def broken(id: int, params: dict[str, Any]) -> Evaluation:
         return Evaluation.failed(id, "ImportError: no such package", ImportError())
 
-    with (
-        Server(study) as server,
-        RemoteStudy(server.url, token=server.token) as remote,
-        pytest.raises(RuntimeError, match="no such package"),
-    ):
+    with served(study) as (_, remote), pytest.raises(RuntimeError, match="no such package"):
         work(remote, broken)
     assert study.num_failed == 3
 
 
 def test_an_interrupted_point_goes_back_at_once() -> None:
-    study = Study(SPACE, maximize=True, num_initial=10_000)
+    study = make_study()
 
     def interrupted(id: int, params: dict[str, Any]) -> Evaluation:
         raise KeyboardInterrupt
 
     with (
-        Server(study, batch=1) as server,
-        RemoteStudy(server.url, token=server.token) as remote,
+        served(study, batch=1) as (server, remote),
         RemoteStudy(server.url, token=server.token) as other,
     ):
         with pytest.raises(KeyboardInterrupt):
@@ -109,11 +96,8 @@ def test_an_interrupted_point_goes_back_at_once() -> None:
 def test_a_value_that_comes_too_late_is_said_and_the_worker_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    study = Study(SPACE, maximize=True, num_initial=10_000)
-    with (
-        Server(study, evaluations=3) as server,
-        RemoteStudy(server.url, token=server.token) as remote,
-    ):
+    study = make_study()
+    with served(study, evaluations=3) as (server, remote):
 
         def overtaken(id: int, params: dict[str, Any]) -> Evaluation:
             if id == 1:
@@ -143,7 +127,7 @@ def start_worker(folder: Path, server: Server, function: str) -> subprocess.Pope
 
 
 def test_the_command_evaluates_all_and_ends(folder: Path) -> None:
-    study = Study(SPACE, maximize=True, num_initial=10_000)
+    study = make_study()
     with Server(study, token_file=folder / "token", evaluations=5) as server:
         worker = start_worker(folder, server, "value")
         said, complaint = worker.communicate(timeout=300)
@@ -153,7 +137,7 @@ def test_the_command_evaluates_all_and_ends(folder: Path) -> None:
 
 
 def test_the_command_says_what_is_broken_on_its_machine(folder: Path) -> None:
-    study = Study(SPACE, maximize=True, num_initial=10_000)
+    study = make_study()
     with Server(study, token_file=folder / "token") as server:
         worker = start_worker(folder, server, "broken")
         _, complaint = worker.communicate(timeout=300)
@@ -164,10 +148,10 @@ def test_the_command_says_what_is_broken_on_its_machine(folder: Path) -> None:
 
 
 def test_a_worker_that_is_interrupted_once_finishes_and_tells(folder: Path) -> None:
-    study = Study(SPACE, maximize=True, num_initial=10_000)
+    study = make_study()
     with Server(study, token_file=folder / "token") as server:
         worker = start_worker(folder, server, "brief")
-        wait_until((folder / "begun").exists)
+        eventually((folder / "begun").exists)
         worker.send_signal(signal.SIGINT)
         said, complaint = worker.communicate(timeout=300)
     assert (worker.returncode, complaint) == (0, "")
@@ -177,24 +161,17 @@ def test_a_worker_that_is_interrupted_once_finishes_and_tells(folder: Path) -> N
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
 def test_a_worker_that_is_ended_leaves_nothing_behind(folder: Path, number: int) -> None:
-    study = Study(SPACE, maximize=True, num_initial=10_000)
+    study = make_study()
     with Server(study, token_file=folder / "token", lease=2.0, batch=1) as server:
         worker = start_worker(folder, server, "slow")
         children = folder / "children"
-        wait_until(lambda: children.exists() and children.read_text().endswith("\n"))
+        eventually(lambda: children.exists() and children.read_text().endswith("\n"))
         child = Path("/proc", children.read_text().strip())
         assert server.desk.held()
         worker.send_signal(number)
         worker.communicate(timeout=300)
         assert worker.returncode in (128 + number, -number)
-        wait_until(lambda: not child.exists() or "Z" in (child / "stat").read_text().split()[2])
-        wait_until(lambda: not server.desk.held())
+        eventually(lambda: not child.exists() or "Z" in (child / "stat").read_text().split()[2])
+        eventually(lambda: not server.desk.held())
         with RemoteStudy(server.url, token=server.token) as other:
-            wait_until(lambda: 0 in other.ask(100).ids)
-
-
-def wait_until(condition: Any, seconds: float = 300.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+            eventually(lambda: 0 in other.ask(100).ids)

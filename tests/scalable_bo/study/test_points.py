@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import scalable_bo as sbo
+from tests.scalable_bo.serving.served import served
 
 SPACE = sbo.Space(x=sbo.Float(0.0, 1.0), kind=sbo.Categorical(["a", None, True, 2]))
 PAST = [{"x": 0.25, "kind": None}]
@@ -58,10 +59,7 @@ def test_points_of_several_outcomes_have_those_that_are_known() -> None:
 
 def test_a_server_gives_the_same_points() -> None:
     study = make()
-    with (
-        sbo.Server(study, batch=4) as server,
-        sbo.RemoteStudy(server.url, token=server.token) as remote,
-    ):
+    with served(study, batch=4) as (_, remote):
         ids = remote.ask(4).ids
         remote.tell(ids[:2], [1.0, math.nan], seconds=[0.5, 1.5])
         study.note(ids[0], "ü <b>")

@@ -12,12 +12,11 @@ import pytest
 
 from scalable_bo.evaluation.evaluator import Evaluation
 from scalable_bo.evaluation.external import Command
-from scalable_bo.serving.client import RemoteStudy
-from scalable_bo.serving.server import Server
 from scalable_bo.serving.worker import work
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage.tables import write_table
 from scalable_bo.study.study import Study
+from tests.scalable_bo.serving.served import served
 
 SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 9))
 PROGRAM = """
@@ -110,10 +109,7 @@ def test_a_run_measures_a_program_and_a_server_keeps_what_a_worker_measures() ->
     study.optimize(program, 1, 2, progress=False)
     program.close()
     assert study.to_dataframe()["seconds"].between(0.02, 60.0).all()
-    with (
-        Server(study, evaluations=5, batch=3) as server,
-        RemoteStudy(server.url, token=server.token) as remote,
-    ):
+    with served(study, evaluations=5, batch=3) as (_, remote):
         (id,) = remote.ask(1).ids
         remote.tell([id], [0.5], seconds=[4.0])
         seconds = iter([1.5, 2.5])
