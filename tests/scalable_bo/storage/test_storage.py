@@ -5,14 +5,15 @@ import json
 import os
 import shutil
 import sqlite3
-import stat
 import subprocess
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import save
 
 from scalable_bo.space.space import Float, Space
 from scalable_bo.storage import legacy, sqlite
@@ -31,6 +32,7 @@ from scalable_bo.storage.sqlite import CheckpointFolder, SQLiteStorage, connect
 from scalable_bo.storage.storage import Ask, Source, Write
 from scalable_bo.study.study import Study
 from tests.forked import CONTEXT
+from tests.quick import QUICK
 from tests.scalable_bo.crashes import hold_lock
 
 STORED = Path(__file__).parent / "stored"
@@ -133,76 +135,39 @@ def test_a_lock_that_is_held_by_no_study_names_no_process(tmp_path: Path, note: 
         SQLiteStorage(tmp_path)
 
 
-def test_files_of_a_study_are_its_owners_alone(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        folder = tmp_path / "study"
-        with Study(SPACE, maximize=True, path=folder, num_initial=2) as study:
-            for _ in range(2):
-                study.tell(study.ask(2), [1.0, 2.0])
-        (folder / "study.sqlite").write_bytes(b"no database")
-        restore(folder)
-    finally:
-        os.umask(before)
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [folder, *folder.rglob("*")]}
-    assert {name for name, mode in modes.items() if mode == 0o700} == {
-        "study",
-        "checkpoints",
-        "damaged-1",
-    }
-    assert set(modes.values()) == {0o600, 0o700}
-    assert {"lock", "study.sqlite", "backup.sqlite"} < set(modes)
-
-
-@pytest.mark.parametrize(("mode", "of_files"), [(0o2770, 0o660), (0o2700, 0o600), (0o770, 0o600)])
-def test_files_in_the_folder_of_a_group_are_the_groups(
-    tmp_path: Path, mode: int, of_files: int
+@pytest.mark.parametrize(
+    ("mode", "umask", "of_files"),
+    [(None, 0, 0o600), (0o2770, 0o077, 0o660), (0o2700, 0o077, 0o600), (0o770, 0o077, 0o600)],
+)
+def test_files_are_their_owners_alone_or_those_of_the_group_whose_folder_it_is(
+    tmp_path: Path, mode: int | None, umask: int, of_files: int
 ) -> None:
     folder = tmp_path / "study"
-    folder.mkdir()
-    folder.chmod(mode)
-    before = os.umask(0o077)
+    if mode is not None:
+        folder.mkdir()
+        folder.chmod(mode)
+    before = os.umask(umask)
     try:
-        with Study(SPACE, maximize=True, path=folder, num_initial=2) as study:
+        with Study(SPACE, maximize=True, path=folder, num_initial=2, sampler=QUICK) as study:
             for _ in range(2):
                 study.tell(study.ask(2), [1.0, 2.0])
         (folder / "study.sqlite").write_bytes(b"no database")
         restore(folder)
     finally:
         os.umask(before)
-    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
+    paths = [*folder.rglob("*"), *([folder] if mode is None else [])]
+    modes = {path: path.stat().st_mode & 0o777 for path in paths}
     assert {mode for path, mode in modes.items() if path.is_file()} == {of_files}
-    of_folders = {mode & 0o777 for path, mode in modes.items() if path.is_dir()}
-    assert of_folders == {0o770 if of_files == 0o660 else 0o700}
-
-
-@pytest.mark.parametrize("keep", [0, 100, 5000])
-def test_a_truncated_database_is_reported_and_left_alone(tmp_path: Path, keep: int) -> None:
-    fill(tmp_path)
-    database = tmp_path / "study.sqlite"
-    content = database.read_bytes()
-    assert len(content) > 5000
-    database.write_bytes(content[:keep])
-    with pytest.raises(
-        RuntimeError, match="is damaged: .*`scalable-bo repair .*` restores what is"
-    ):
-        SQLiteStorage(tmp_path)
-    assert database.read_bytes() == content[:keep]
+    of_folders = 0o770 if of_files == 0o660 else 0o700
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {of_folders}
+    names = {"lock", "study.sqlite", "backup.sqlite", "checkpoints", "damaged-1"}
+    assert names < {path.name for path in modes}
 
 
 def test_a_missing_database_beside_what_belongs_to_it_is_reported(tmp_path: Path) -> None:
     fill(tmp_path)
     (tmp_path / "study.sqlite").rename(tmp_path / "study.sqlite-wal")
     with pytest.raises(RuntimeError, match=r"is damaged: study.sqlite is missing"):
-        SQLiteStorage(tmp_path)
-
-
-def test_missing_rows_are_reported(tmp_path: Path) -> None:
-    fill(tmp_path)
-    with sqlite3.connect(tmp_path / "study.sqlite") as connection:
-        connection.execute("DELETE FROM writes WHERE number = (SELECT min(number) FROM writes)")
-    connection.close()
-    with pytest.raises(RuntimeError, match="is damaged: write . is missing or has changed"):
         SQLiteStorage(tmp_path)
 
 
@@ -410,32 +375,40 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["ask-00000001.safetensors"]
 
 
-def flip(content: bytes) -> bytes:
-    return content[:-5] + bytes([content[-5] ^ 1]) + content[-4:]
+def with_text(text: str) -> Callable[[bytes], bytes]:
+    """Return a damage that leaves the tensors of a checkpoint beside another description."""
+    return lambda content: save(checkpoint(2).tensors, metadata={"scalable_bo": text})
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda content: b"",
-        lambda content: content[:7],
-        lambda content: content[:-1],
-        flip,
-        lambda content: content.replace(b"RBF", b"FBR"),
-        lambda content: b"\xff" * 8 + content[8:],  # a header of 2⁶⁴ bytes
-        lambda content: b"\x80\x05K\x01.",  # a pickle
-    ],
-    ids=[
-        "empty",
-        "torn header",
-        "torn end",
-        "a flipped bit",
-        "another kernel",
-        "an enormous header",
-        "a pickle",
-    ],
-)
-def test_a_broken_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damage) -> None:
+def claim_a_terabyte(content: bytes) -> bytes:
+    claim = {"weights": {"dtype": "F64", "shape": [2**40, 1], "data_offsets": [0, 2**43]}}
+    header = json.dumps(claim).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(64)
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "torn header": lambda content: content[:7],
+    "torn end": lambda content: content[:-1],
+    "a flipped bit": lambda content: content[:-5] + bytes([content[-5] ^ 1]) + content[-4:],
+    "another kernel": lambda content: content.replace(b"RBF", b"FBR"),
+    "an enormous header": lambda content: b"\xff" * 8 + content[8:],  # of 2⁶⁴ bytes
+    "an enormous tensor": claim_a_terabyte,
+    "a pickle": lambda content: b"\x80\x05K\x01.",
+    "torn text": with_text('{"format": 1'),
+    "deep text": with_text("[" * 100_000),
+    "a list": with_text("[]"),
+    "null": with_text("null"),
+    "an enormous number": with_text(
+        '{"format": 1, "ask": "' + "9" * 5000 + '", "kernel": "", "digest": ""}'
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_broken_checkpoint_falls_back_to_the_one_before(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
     for ask in (1, 2):
         save_checkpoint(CheckpointFolder(tmp_path), checkpoint(ask))
     newest = tmp_path / "ask-00000002.safetensors"
@@ -444,6 +417,13 @@ def test_a_broken_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damage
         loaded = load_checkpoint(CheckpointFolder(tmp_path), 2)
     assert loaded is not None
     assert loaded.ask == 1
+
+
+def test_a_checkpoint_is_not_that_of_another_ask(tmp_path: Path) -> None:
+    save_checkpoint(CheckpointFolder(tmp_path), checkpoint(2))
+    (tmp_path / "ask-00000002.safetensors").rename(tmp_path / "ask-00000001.safetensors")
+    with pytest.warns(UserWarning, match="is damaged and was passed over"):
+        assert load_checkpoint(CheckpointFolder(tmp_path), 9) is None
 
 
 def test_a_checkpoint_that_could_not_be_finished_leaves_the_old_ones(

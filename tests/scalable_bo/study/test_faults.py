@@ -3,7 +3,6 @@ and what is broken is named.
 """
 
 import errno
-import json
 import os
 import shutil
 import subprocess
@@ -19,11 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors.torch import save
 
 from scalable_bo.report.snapshot import to_frame
 from scalable_bo.space.space import Categorical, Float, Int, Space
-from scalable_bo.storage.checkpoints import load_checkpoint, save_checkpoint
 from scalable_bo.storage.parquet import LONGEST_TEXT
 from scalable_bo.storage.repair import restore
 from scalable_bo.storage.shared import CheckpointTable
@@ -32,7 +29,6 @@ from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 from tests.quick import QUICK
 from tests.scalable_bo.frames import timeless
-from tests.scalable_bo.storage.test_storage import checkpoint
 
 SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 50))
 MEGABYTE = 2**20
@@ -197,26 +193,6 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame
     return folder / "copy", frame
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.99])
-@pytest.mark.parametrize("damage", ["truncated", "torn"])
-def test_a_broken_database_loses_no_more_than_the_calls_from_its_broken_part_on(
-    tmp_path: Path, killed: tuple[Path, pd.DataFrame], share: float, damage: str
-) -> None:
-    folder, frame = killed
-    shutil.copytree(folder, tmp_path / "study")
-    shutil.copy(folder / "study.sqlite", tmp_path / "study" / "backup.sqlite")
-    database = tmp_path / "study" / "study.sqlite"
-    content = database.read_bytes()
-    keep = int(share * len(content))
-    database.write_bytes(content[:keep] + (bytes(len(content) - keep) if damage == "torn" else b""))
-    with pytest.raises(RuntimeError, match="is damaged: "):
-        make(tmp_path / "study", num_initial=4)
-    assert restore(tmp_path / "study") in ([], ["what was written after the last backup"])
-    with make(tmp_path / "study", num_initial=4) as study:
-        pd.testing.assert_frame_equal(study.to_dataframe(), frame)
-        study.ask(2)
-
-
 @pytest.mark.parametrize("num_bytes", [0, 1, 511, 512, 520, 4096, 5000, None])
 def test_a_write_that_was_killed_is_undone_whatever_is_left_of_its_journal(
     tmp_path: Path, killed: tuple[Path, pd.DataFrame], num_bytes: int | None
@@ -259,44 +235,6 @@ def test_a_clock_that_goes_backwards_changes_no_point(
         # The newest has the oldest date
         for age, file in enumerate(sorted((path / "checkpoints").glob("*"))):
             os.utime(file, (10**6 - age, 10**6 - age))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"format": 1',
-        "[" * 100_000,
-        "[]",
-        "null",
-        '{"format": 1, "ask": "' + "9" * 5000 + '", "kernel": "", "digest": ""}',
-    ],
-    ids=["torn", "deep", "a list", "null", "an enormous number"],
-)
-def test_a_checkpoint_with_strange_json_falls_back_to_the_one_before(
-    tmp_path: Path, text: str
-) -> None:
-    save_checkpoint(CheckpointFolder(tmp_path), checkpoint(1))
-    (tmp_path / "ask-00000002.safetensors").write_bytes(
-        save(checkpoint(2).tensors, metadata={"scalable_bo": text})
-    )
-    with pytest.warns(UserWarning, match="ask-00000002.safetensors is damaged and was passed over"):
-        loaded = load_checkpoint(CheckpointFolder(tmp_path), 2)
-    assert loaded is not None
-    assert loaded.ask == 1
-
-
-def test_a_checkpoint_cannot_claim_more_than_it_holds_or_another_ask(tmp_path: Path) -> None:
-    header = json.dumps(
-        {"weights": {"dtype": "F64", "shape": [2**40, 1], "data_offsets": [0, 2**43]}}
-    ).encode()
-    (tmp_path / "ask-00000003.safetensors").write_bytes(
-        len(header).to_bytes(8, "little") + header + bytes(64)
-    )
-    save_checkpoint(CheckpointFolder(tmp_path), checkpoint(2))
-    (tmp_path / "ask-00000002.safetensors").rename(tmp_path / "ask-00000001.safetensors")
-    with pytest.warns(UserWarning, match="is damaged and was passed over") as caught:
-        assert load_checkpoint(CheckpointFolder(tmp_path), 9) is None
-    assert len(caught) == 2
 
 
 def test_names_never_lead_out_of_the_folder(tmp_path: Path) -> None:
