@@ -5,7 +5,6 @@ and which cells run again.
 import json
 import math
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,27 +152,6 @@ def small_cells() -> list[FitCell]:
         ScoreCell(data="otl", method="nearest", n=60, max_epochs=1),
         GridCell(data="sine", n=30, d=1, ratio=10.0, kernel="rbf", method="likeliest"),
     ]
-
-
-def test_a_finished_cell_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[str] = []
-    measure = RecoveryCell.measure
-
-    def spied(cell: RecoveryCell, on_status: Any) -> dict[str, Any]:
-        measured.append(cell.name)
-        return measure(cell, on_status)
-
-    monkeypatch.setattr(RecoveryCell, "measure", spied)
-    cells = [
-        RecoveryCell(method="uniform", seeds=(seed,), n=40, batch_size=10, max_epochs=1)
-        for seed in (0, 1)
-    ]
-    assert [kept for *_, kept in run_cells(cells, tmp_path)] == [False, False]
-    assert [kept for *_, kept in run_cells(cells, tmp_path)] == [True, True]
-    assert len(set(measured)) == 2
-    assert [kept for *_, kept in run_cells(cells[:1], tmp_path, rerun=True)] == [False]
-    assert [kept for *_, kept in run_cells([replace(cells[0], n=41)], tmp_path)] == [False]
-    assert len(measured) == 4
 
 
 def test_records_are_plain_json_with_settings_and_environment_and_make_tables(

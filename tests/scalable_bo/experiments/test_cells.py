@@ -68,6 +68,14 @@ def test_a_cell_that_failed_runs_again_and_the_others_are_kept(tmp_path: Path) -
         *[("counting_2", False)] * 3,
     ]
     assert all(step.kept for step in run_cells([Counting(1), Counting(2)], tmp_path))
+    assert not any(step.kept for step in run_cells([Counting(1)], tmp_path, rerun=True))
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"settings": {}}', "[]"])
+def test_a_file_that_is_no_record_of_the_cell_is_replaced(tmp_path: Path, content: str) -> None:
+    (tmp_path / "counting_7.json").write_text(content)
+    assert [step.kept for step in run_cells([Counting(7)], tmp_path)] == [False] * 3
+    assert json.loads((tmp_path / "counting_7.json").read_text())["complete"]
 
 
 def test_cells_of_one_source_next_to_each_other_share_their_data(tmp_path: Path) -> None:

@@ -173,60 +173,31 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ran
 
 
-def test_a_finished_cell_is_not_run_again(data_dir: Path, tmp_path: Path, spy: list[str]) -> None:
+def test_cells_of_a_split_have_its_data_in_common(data_dir: Path) -> None:
     runs = [
         RegressionCell("toy", split, solver, data_dir, mean_only=True)
         for split in (0, 1)
         for solver in ("cg", "cholesky")
     ]
-    first = [(record["rmse"], kept) for _, record, kept in run_cells(runs, tmp_path)]
-    assert spy == [run.name for run in runs]
-    again = [(record["rmse"], kept) for _, record, kept in run_cells(runs, tmp_path)]
-    assert len(spy) == 4
-    assert again == [(rmse, True) for rmse, _ in first]
-    assert not any(kept for *_, kept in run_cells(runs[:1], tmp_path, rerun=True))
-    assert len(spy) == 5
+    assert [run.source == runs[0].source for run in runs] == [True, True, False, False]
 
 
-def test_data_are_loaded_once_for_the_cells_of_a_split(
-    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_cell_with_other_settings_is_run_beside_the_first(
+    data_dir: Path, tmp_path: Path, spy: list[str]
 ) -> None:
-    loads: list[int] = []
-    load = RegressionCell.load
-
-    def counted(run: RegressionCell, on_status: Any) -> Any:
-        loads.append(run.split)
-        return load(run, on_status)
-
-    monkeypatch.setattr(RegressionCell, "load", counted)
-    runs = [
-        RegressionCell("toy", split, solver, data_dir, mean_only=True)
-        for split in (0, 1)
-        for solver in ("cg", "cholesky")
-    ]
-    list(run_cells(runs, tmp_path))
-    assert loads == [0, 1]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
+    run = RegressionCell("toy", 0, "cg", data_dir, mean_only=True)
+    changes: list[dict[str, Any]] = [
         {"noise": 1e-3},
         {"mean_only": False, "num_paths": 2},
         {"budget": Budget(tolerance=1e-3)},
         {"budget": Budget(max_epochs=7.0)},
         {"dtype": "float64"},
         {"seed": 1},
-    ],
-)
-def test_a_cell_with_other_settings_is_run_beside_the_first(
-    data_dir: Path, tmp_path: Path, spy: list[str], change: dict[str, Any]
-) -> None:
-    run = RegressionCell("toy", 0, "cg", data_dir, mean_only=True)
-    other = replace(run, **change)
-    list(run_cells([run, other], tmp_path))
-    assert spy == [run.name, other.name]
-    assert len(list(tmp_path.glob("*.json"))) == 2
+    ]
+    runs = [run, *(replace(run, **change) for change in changes)]
+    list(run_cells(runs, tmp_path))
+    assert spy == [each.name for each in runs]
+    assert len(list(tmp_path.glob("*.json"))) == len(runs)
 
 
 def test_a_budget_that_a_method_does_not_heed_changes_nothing(
@@ -234,16 +205,6 @@ def test_a_budget_that_a_method_does_not_heed_changes_nothing(
 ) -> None:
     run = RegressionCell("toy", 0, "cg", data_dir, mean_only=True)
     list(run_cells([run, replace(run, budget=Budget(sgd_steps=7, num_points=9))], tmp_path))
-    assert spy == [run.name]
-
-
-@pytest.mark.parametrize("content", ["", "{", '{"settings": {}}', "[]"])
-def test_a_file_that_is_no_record_of_the_cell_is_replaced(
-    data_dir: Path, tmp_path: Path, spy: list[str], content: str
-) -> None:
-    run = RegressionCell("toy", 0, "cg", data_dir, mean_only=True)
-    (tmp_path / f"{run.name}.json").write_text(content)
-    list(run_cells([run], tmp_path))
     assert spy == [run.name]
 
 

@@ -133,13 +133,6 @@ def test_a_solver_from_outside_runs_the_rounds(solver: str | Solver) -> None:
     assert name_of(CG(None)) != name_of(CG(None, max_epochs=7.0))
 
 
-def test_a_run_can_be_repeated(record: dict[str, Any]) -> None:
-    again = run()
-    assert [e["best_noiseless"] for e in again["rounds"]] == [
-        e["best_noiseless"] for e in record["rounds"]
-    ]
-
-
 def test_rounds_differ_in_their_candidates_and_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = []
     weights = []
