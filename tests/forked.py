@@ -1,6 +1,12 @@
 """The processes that tests start: forked from one server, which has imported what they need."""
 
 import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # There is one server in a process: the last list would be that of all tests
@@ -15,3 +21,19 @@ CONTEXT.set_forkserver_preload(
         "tests.scalable_bo.study.shared_study",
     ]
 )
+
+
+def start_program(out: Path, program: Callable[..., Any], *arguments: Any) -> BaseProcess:
+    """Start a program whose exit code is what it returns, and which prints to the file ``out`` and,
+    errors, to ``out`` with the ending `.err`.
+    """
+    process = CONTEXT.Process(target=_print_to, args=(out, program, *arguments))
+    process.start()
+    return process
+
+
+def _print_to(out: Path, program: Callable[..., Any], *arguments: Any) -> None:
+    for number, file in ((1, out), (2, out.with_suffix(".err"))):
+        with file.open("wb") as opened:
+            os.dup2(opened.fileno(), number)
+    sys.exit(program(*arguments))

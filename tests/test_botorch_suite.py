@@ -1,15 +1,13 @@
 """The runner of BoTorch's own tests, on a folder of a few tests of ours."""
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.botorch_suite import peers, runner
+from tests.forked import start_program
 
-ROOT = Path(__file__).parents[1]
 TESTS = """
 import unittest
 import torch
@@ -65,45 +63,38 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def run(
-    folder: Path, name: str, *arguments: str, more: str = ""
-) -> subprocess.CompletedProcess[str]:
+def run(program: Callable[[list[str]], int], folder: Path, *arguments: str) -> tuple[int, str]:
+    """Run a program in a process of its own, and return its exit code and what it printed."""
+    process = start_program(folder / "printed.out", program, list(arguments))
+    process.join(300)
+    printed = [(folder / f"printed.{ending}").read_text() for ending in ("out", "err")]
+    return process.exitcode or 0, "".join(printed)
+
+
+def run_suite(folder: Path, name: str, *arguments: str, more: str = "") -> tuple[int, str]:
     (folder / "test_end_to_end.py").write_text(TESTS.replace("NAME", name))
     expected = folder.parent / "expected.toml"
     expected.write_text(EXPECTED.format(more=more))
-    command = [
-        sys.executable,
-        "-m",
-        "tests.botorch_suite.runner",
-        str(folder),
-        "--expected",
-        str(expected),
-        "-rxX",
-        *arguments,
-    ]
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    options = (str(folder), "--expected", str(expected), "-rxX")
+    return run(runner.main, folder.parent, *options, *arguments)
 
 
 def test_our_model_takes_the_name_and_expected_failures_are_held_to_the_list(folder: Path) -> None:
-    done = run(folder, "PathwiseGP", more=f', "{FILE}test_passes_by_now", "{FILE}test_of_old"')
-    assert done.returncode == 1
-    assert "1 failed, 2 passed, 2 xfailed, 1 xpassed" in done.stdout, done.stdout + done.stderr
-    assert "TestSwap::test_fails - a reason" in done.stdout
-    assert "[XPASS(strict)] a reason" in done.stdout
-    assert f"Stale: {FILE}test_of_old" in done.stdout
+    more = f', "{FILE}test_passes_by_now", "{FILE}test_of_old"'
+    code, printed = run_suite(folder, "PathwiseGP", more=more)
+    assert code == 1
+    assert "1 failed, 2 passed, 2 xfailed, 1 xpassed" in printed, printed
+    assert "TestSwap::test_fails - a reason" in printed
+    assert "[XPASS(strict)] a reason" in printed
+    assert f"Stale: {FILE}test_of_old" in printed
     assert not list(folder.rglob("__pycache__"))
 
 
 def test_without_the_swap_expected_failures_are_those_of_any_model(folder: Path) -> None:
-    done = run(folder, "SingleTaskGP", "--mode", "botorch", "--deselect", f"{FILE}test_fails")
-    assert done.returncode == 0
-    assert "3 passed, 1 deselected, 1 xfailed, 1 xpassed" in done.stdout, done.stdout + done.stderr
+    options = ("--mode", "botorch", "--deselect", f"{FILE}test_fails")
+    code, printed = run_suite(folder, "SingleTaskGP", *options)
+    assert code == 0
+    assert "3 passed, 1 deselected, 1 xfailed, 1 xpassed" in printed, printed
 
 
 @pytest.mark.parametrize("given", [[], [""], ["/nowhere"], ["."]])
@@ -138,17 +129,10 @@ def test_other_peers_tests_meet_our_models(tmp_path: Path) -> None:
     expected.write_text(
         f"[[scikit-learn]]\nreason = 'a reason'\ntests = ['test_gpr.py::{names[0]}']"
     )
-    arguments = ["scikit-learn", str(tmp_path), "--expected", str(expected)]
-    command = [sys.executable, "-m", "tests.botorch_suite.peers", *arguments]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(names) - 1} passed, 1 xfailed" in done.stdout
+    options = ("scikit-learn", str(tmp_path), "--expected", str(expected))
+    code, printed = run(peers.main, tmp_path, *options)
+    assert code == 0, printed
+    assert f"{len(names) - 1} passed, 1 xfailed" in printed
 
 
 def test_a_folder_without_the_peers_tests_is_refused(

@@ -64,10 +64,16 @@ for command in ("export study rows.csv", "bench thompson --preset smoke --out ou
 """
 
 
-def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run code in a folder where no extra is installed."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lean")
+
+
+@pytest.fixture(scope="module")
+def ran(folder: Path) -> subprocess.CompletedProcess[str]:
+    """What code did in a folder where no extra is installed."""
     return subprocess.run(
-        [sys.executable, "-W", "error::ImportWarning", "-c", BLOCKED + code],
+        [sys.executable, "-W", "error::ImportWarning", "-c", BLOCKED + STUDY + TABLES + COMMANDS],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -75,15 +81,17 @@ def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_study_runs_is_resumed_and_reported_without_any_extra(tmp_path: Path) -> None:
-    ran = run(STUDY, tmp_path)
-    assert (ran.returncode, ran.stdout) == (0, "9\n"), ran.stderr
-    assert "<svg" in (tmp_path / "report.html").read_text(encoding="utf-8")
+def test_a_study_runs_is_resumed_and_reported_without_any_extra(
+    ran: subprocess.CompletedProcess[str], folder: Path
+) -> None:
+    assert ran.returncode == 0 and ran.stdout.startswith("9\n"), ran.stderr
+    assert "<svg" in (folder / "report.html").read_text(encoding="utf-8")
 
 
-def test_tables_and_commands_name_the_extra_that_they_need_before_any_work(tmp_path: Path) -> None:
-    ran = run(TABLES + COMMANDS, tmp_path)
-    *refusals, code, other = ran.stdout.splitlines()
+def test_tables_and_commands_name_the_extra_that_they_need_before_any_work(
+    ran: subprocess.CompletedProcess[str], folder: Path
+) -> None:
+    _, *refusals, code, other = ran.stdout.splitlines()
     assert len(refusals) == 2, ran.stderr
     for refusal in refusals:
         assert "needs the package `pandas`" in refusal
@@ -92,7 +100,7 @@ def test_tables_and_commands_name_the_extra_that_they_need_before_any_work(tmp_p
     table, bench = ran.stderr.splitlines()
     assert table.endswith("pip install '.[tables]' in a clone, or '<wheel file>[tables]'.")
     assert bench.endswith("pip install '.[bench]' in a clone, or '<wheel file>[bench]'.")
-    assert not list(tmp_path.rglob("*.json"))
+    assert not list(folder.rglob("*.json"))
 
 
 def closure(requirements: list[str]) -> set[str]:

@@ -53,14 +53,14 @@ def test_the_package_runs_as_the_command_line() -> None:
     assert run.stdout == f"scalable-bo {scalable_bo.__version__}\n"
 
 
-def test_a_study_is_imported_without_what_takes_long() -> None:
-    slow = {"sklearn", "pandas", "scipy.stats"}
-    code = f"import sys, scalable_bo; scalable_bo.Study; assert not {slow} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_processes_of_an_executor_and_workers_of_a_server_start_without_torch() -> None:
+def test_what_takes_long_is_imported_where_it_is_needed() -> None:
+    """Processes of an executor and workers of a server do without torch."""
     light = "evaluation.evaluator, evaluation.external, serving.worker, storage.points"
-    modules = ", ".join(f"scalable_bo.{name}" for name in light.split(", "))
-    code = f"import sys, {modules}; assert not {{'torch', 'numpy'}} & set(sys.modules)"
+    code = f"""
+import sys, scalable_bo
+import {", ".join(f"scalable_bo.{name}" for name in light.split(", "))}
+assert not {{"torch", "numpy", "ax", "optuna"}} & set(sys.modules)
+scalable_bo.Study
+assert not {{"sklearn", "pandas", "scipy.stats", "ax", "optuna"}} & set(sys.modules)
+"""
     subprocess.run([sys.executable, "-c", code], check=True)

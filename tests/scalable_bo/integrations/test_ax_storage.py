@@ -1,4 +1,4 @@
-"""Ax's storage knows our parts once the integration is imported, and not before."""
+"""Ax's storage knows our parts once the integration is imported."""
 
 import json
 import subprocess
@@ -16,11 +16,6 @@ from ax.api.client import Client
 client = Client._from_json_snapshot(json.load(open(sys.argv[1])))
 print(type(client._generation_strategy.nodes_by_name["Thompson"]).__name__)
 """
-
-
-def test_the_import_of_scalable_bo_imports_no_framework() -> None:
-    code = "import sys, scalable_bo; assert not {'ax', 'torch', 'optuna'} & set(sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 @pytest.mark.slow

@@ -1,10 +1,10 @@
 """``scalable-bo serve`` as a process: what it prints, and how it ends."""
 
+import os
 import signal
 import stat
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,8 @@ from scalable_bo.serving.client import RemoteStudy
 from scalable_bo.space.parameters import Float
 from scalable_bo.space.space import Space
 from scalable_bo.study.study import Study
+from tests.forked import start_program
+from tests.waiting import eventually
 
 CONFIG = """
 [study]
@@ -37,51 +39,66 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-def serve(*arguments: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "scalable_bo", "serve", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+class Serving:
+    """``scalable-bo serve`` in a process of its own, until the test ends."""
+
+    def __init__(self, out: Path, *arguments: str | Path) -> None:
+        self.out = out
+        self.out.touch()
+        self.process = start_program(out, command, "serve", *map(str, arguments))
+
+    @property
+    def url(self) -> str:
+        eventually(lambda: "\n" in self.out.read_text())
+        return self.out.read_text().split(" ")[0]
+
+    def assert_ends_in_order(self, number: int, told: str) -> None:
+        """Send a signal, and require that the server ends by itself and says what it was told."""
+        os.kill(self.process.pid or 0, number)
+        self.process.join(300)
+        assert (self.process.exitcode, self.out.with_suffix(".err").read_text()) == (0, "")
+        assert f"Stopped; {told}, 0 failed" in self.out.read_text()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+def command(*words: str) -> None:
+    sys.argv = ["scalable-bo", *words]
+    main.main()
 
 
 @pytest.fixture
-def server(config: Path) -> Iterator[subprocess.Popen[str]]:
-    process = serve(config, "--port", "0")
-    yield process
-    if process.poll() is None:
-        process.kill()
-    process.communicate()
+def serve(tmp_path: Path) -> Iterator[Callable[..., Serving]]:
+    """Starts servers, and kills those that are left at the end."""
+    started: list[Serving] = []
 
+    def start(*arguments: str | Path) -> Serving:
+        started.append(Serving(tmp_path / f"{len(started)}.out", *arguments))
+        return started[-1]
 
-def url_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().split(" ")[0]
-
-
-def assert_ends_in_order(server: subprocess.Popen[str], number: int, told: str) -> None:
-    """Send a signal, and require that the server ends by itself and says what it was told."""
-    server.send_signal(number)
-    said, complaint = server.communicate(timeout=300)
-    assert (server.returncode, complaint) == (0, "")
-    assert f"Stopped; {told}, 0 failed" in said
+    yield start
+    for each in started:
+        each.kill()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_server_in_order(
-    server: subprocess.Popen[str], tmp_path: Path, number: int
+    serve: Callable[..., Serving], config: Path, number: int
 ) -> None:
-    with RemoteStudy(url_of(server), token_file=tmp_path / "run" / "token") as remote:
+    server = serve(config, "--port", "0")
+    with RemoteStudy(server.url, token_file=config.parent / "run" / "token") as remote:
         remote.tell(remote.ask().ids, [1.5])
-    assert_ends_in_order(server, number, "1 value")
+    server.assert_ends_in_order(number, "1 value")
 
 
 def test_a_study_is_served_again_after_a_kill_with_the_same_token_until_it_is_terminated(
-    server: subprocess.Popen[str], tmp_path: Path
+    serve: Callable[..., Serving], config: Path, tmp_path: Path
 ) -> None:
-    url = url_of(server)
+    server = serve(config, "--port", "0")
+    url = server.url
     file = tmp_path / "run" / "token"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     refused = CliRunner().invoke(main.app, ["serve", str(tmp_path / "run")])
@@ -91,23 +108,18 @@ def test_a_study_is_served_again_after_a_kill_with_the_same_token_until_it_is_te
         first, second = remote.ask(2).ids
         remote.tell([first], [1.0])
         server.kill()
-        server.wait()
         again = serve(tmp_path / "run", "--port", url.rpartition(":")[2])
-        try:
-            assert url_of(again) == url
-            remote.tell([first, second], [1.0, 2.0])  # one of them again, the other late
-            assert remote.num_observations == 2
-            assert_ends_in_order(again, signal.SIGTERM, "2 values")
-        finally:
-            again.kill()
-            again.communicate()
+        assert again.url == url
+        remote.tell([first, second], [1.0, 2.0])  # one of them again, the other late
+        assert remote.num_observations == 2
+        again.assert_ends_in_order(signal.SIGTERM, "2 values")
     assert file.read_text() == token
     with Study.open(tmp_path / "run") as study:
         assert study.best_value == 2.0
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_a_study_in_a_database_is_served(tmp_path: Path) -> None:
+def test_a_study_in_a_database_is_served(serve: Callable[..., Serving], tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
     url = f"sqlite:///{tmp_path}/shared.db"
     space = Space(x=Float(0.0, 1.0))
@@ -118,16 +130,12 @@ def test_a_study_in_a_database_is_served(tmp_path: Path) -> None:
     assert refused.exit_code == 2 and "Give `--token-file`." in refused.output
     file = tmp_path / "token"
     for told in (1, 2):  # a server that is started again continues from the values
-        process = serve(*arguments[1:], "--token-file", file)
-        try:
-            with RemoteStudy(url_of(process), token_file=file) as remote:
-                (number,) = remote.ask().ids
-                assert number != elsewhere  # which another process evaluates
-                remote.tell([number], [float(told)])
-            assert_ends_in_order(process, signal.SIGTERM, f"{told} value{'s' * (told > 1)}")
-        finally:
-            process.kill()
-            process.communicate()
+        server = serve(*arguments[1:], "--token-file", file)
+        with RemoteStudy(server.url, token_file=file) as remote:
+            (number,) = remote.ask().ids
+            assert number != elsewhere  # which another process evaluates
+            remote.tell([number], [float(told)])
+        server.assert_ends_in_order(signal.SIGTERM, f"{told} value{'s' * (told > 1)}")
     pending = asked.pending.ids
     assert len(pending) > 1
     assert asked.unfinished().ids == pending  # the servers have left theirs to others
