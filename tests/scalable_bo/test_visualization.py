@@ -9,6 +9,7 @@ import pytest
 
 from scalable_bo import Categorical, Float, Int, Space, Study
 from scalable_bo import visualization as vis
+from tests.quick import QUICK
 
 SPACE = Space(
     rate=Float(1e-4, 1.0, log=True), layers=Int(1, 6), kind=Categorical(["plain", "<b>bold"])
@@ -22,7 +23,7 @@ def objective(params: Any) -> float:
 
 @pytest.fixture(scope="module")
 def study() -> Iterator[Study]:
-    with Study(SPACE, maximize=False, seed=0, strategy="thompson", num_initial=8) as study:
+    with Study(SPACE, maximize=False, seed=0, sampler=QUICK, num_initial=8) as study:
         study.optimize(objective, rounds=2, batch=8, progress=False)
         yield study
 
@@ -39,15 +40,26 @@ def test_the_history_holds_all_values_and_the_best_so_far(study: Study) -> None:
     assert "layers" in named(figure, "value").text[0]
 
 
-def test_values_of_many_magnitudes_get_a_logarithmic_axis() -> None:
+@pytest.mark.parametrize(
+    ("values", "has_log"),
+    [
+        ([2e4, 3e3, 50.0, 2.0, 0.5], True),
+        ([2e4, 3e3, 50.0, -2.0, 0.5], False),
+        ([5.0, 3.0, 2.0, 1.0, 0.5], False),
+        ([0.0, 3e3, 50.0, 2.0, 0.5], False),
+    ],
+)
+def test_values_of_many_magnitudes_get_a_logarithmic_axis(
+    values: list[float], has_log: bool
+) -> None:
     with Study(Space(x=Float(0.0, 1.0)), maximize=False, seed=0) as study:
-        study.add_data([[0.1], [0.2], [0.3]], [1e5, 10.0, 1.0])
-        assert vis.plot_history(study).layout.yaxis.type == "log"
+        study.add_data([[number / 10] for number in range(5)], values)
+        axis = vis.plot_history(study).layout.yaxis
+        assert axis.type == ("log" if has_log else "linear")
         assert vis.plot_history(study, log=False).layout.yaxis.type == "linear"
-        study.add_data([[0.4]], [-1.0])
-        assert vis.plot_history(study).layout.yaxis.type == "linear"
-        with pytest.raises(ValueError, match=r"`log` needs positive values, got -1"):
-            vis.plot_history(study, log=True)
+        if min(values) < 0.0:
+            with pytest.raises(ValueError, match=r"`log` needs positive values, got -2"):
+                vis.plot_history(study, log=True)
 
 
 def test_slices_show_the_prediction_and_its_band(study: Study) -> None:
@@ -94,6 +106,7 @@ def several(names: str) -> Study:
         Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0)),
         objectives=dict.fromkeys(names, "minimize"),
         outcome_constraints={"limited": (None, 0.5)},
+        strategy="thompson",
     )
     study.add_data(
         [[0.1, 0.9], [0.9, 0.1], [0.9, 0.9], [0.05, 0.05]],
@@ -164,7 +177,7 @@ def test_parameters_with_steps_and_conditions_are_shown() -> None:
         kind=Categorical(["x", "y"]),
         m=Float(1e-3, 1.0, log=True, active_if={"kind": "x"}),
     )
-    study = Study(space, maximize=True, seed=0)
+    study = Study(space, maximize=True, seed=0, sampler=QUICK)
     study.optimize(lambda p: p["a"] + p.get("m", 0.0), rounds=2, batch=12, progress=False)
     study.add_data([{"a": 0.987, "k": 5, "kind": "y"}], [9.0])  # the best, between steps
     assert study.best_params["a"] == 0.987

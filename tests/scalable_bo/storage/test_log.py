@@ -92,7 +92,7 @@ def test_writes_of_before_their_json_was_a_tensor_are_read() -> None:
 
 
 def test_a_write_holds_more_text_than_a_header_of_safetensors() -> None:
-    reasons = dict.fromkeys(range(60000), "no" * 1000)
+    reasons = dict.fromkeys(range(110), "no" * 500_000)
     nothing = points(1)[:, 0].expand(len(reasons)) * NAN
     outcomes = Outcomes(nothing, nothing, reasons)
     found = unpack(pack(Write("add_outcomes", (range(len(reasons)), outcomes, 0)))).arguments[1]

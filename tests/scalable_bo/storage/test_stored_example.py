@@ -175,7 +175,8 @@ def fill_several(study: Study) -> None:
 def test_a_study_of_the_last_version_with_tables_goes_on_as_one_that_never_was_stored(
     folder: Path, name: str, act: Callable[[Study], None], goal: dict[str, Any]
 ) -> None:
-    options: dict[str, Any] = {"seed": 4, "num_initial": 10_000} | goal
+    quick: dict[str, Any] = {"strategy": "thompson", "sampler": QUICK}
+    options: dict[str, Any] = {"seed": 4, "num_initial": 10_000} | goal | quick
     storage = MemoryStorage()
     act(never_stored := Study(SPACE_OF_NINE, storage=storage, **options))
     before = (folder / name / "study.sqlite").read_bytes()
@@ -187,7 +188,7 @@ def test_a_study_of_the_last_version_with_tables_goes_on_as_one_that_never_was_s
     for num_initial in (10_000, 3):
         options["num_initial"] = num_initial
         never_stored = Study(SPACE_OF_NINE, storage=storage, **options)
-        with Study.open(folder / name, num_initial=num_initial) as study:
+        with Study.open(folder / name, num_initial=num_initial, **quick) as study:
             pd.testing.assert_frame_equal(timeless(study), timeless(never_stored))
             assert study._record.asks == never_stored._record.asks
             assert [replace(line, time="") for line in study.changes] == [

@@ -18,6 +18,7 @@ from acquisition import Request
 from scalable_bo import Float, Space, Study
 from scalable_bo.storage.rounds import Batch, Round
 from scalable_bo.study.asynchronous import Feed
+from tests.quick import QUICK
 
 SPACE = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
 
@@ -27,7 +28,7 @@ def bowl(params: Mapping[str, float]) -> float:
 
 
 def study(**settings: Any) -> Study:
-    return Study(SPACE, maximize=False, seed=0, strategy="thompson", **settings)
+    return Study(SPACE, maximize=False, seed=0, sampler=QUICK, **settings)
 
 
 class Simulation:
@@ -204,8 +205,9 @@ def test_rounds_of_a_run_that_goes_on_are_counted_by_its_values(tmp_path: Path) 
         started = time.perf_counter()
         some.optimize(slow, rounds=left, callbacks=[watch], asynchronous=True, **run)
         seconds = time.perf_counter() - started
+        # What was out when the run stopped need not fill a round
+        assert 4 <= len(rounds) == some.num_evaluated // 4
     assert [each.number for each in rounds] == list(range(1, len(rounds) + 1))
-    assert len(rounds) == 5
     asked = [each for each in rounds if each.ask.choice != "no ask in this round"]
     assert 1 <= len(asked) <= 5
     assert sum(each.seconds_objective for each in rounds[3:]) <= seconds

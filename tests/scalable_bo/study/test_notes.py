@@ -1,6 +1,7 @@
 """What a user notes of points."""
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 import scalable_bo as sbo
 from scalable_bo.storage.tables import write_table
+from tests.quick import QUICK
 
 SPACE = sbo.Space(x=sbo.Float(0.0, 1.0), kind=sbo.Categorical(["a", None, True, 2]))
 PAST = [{"x": 0.25, "kind": None}]
@@ -20,7 +22,8 @@ def make(**options: Any) -> sbo.Study:
 
 
 def test_a_note_is_kept_and_changes_no_ask(tmp_path: Path) -> None:
-    kept, plain = make(path=tmp_path, num_initial=3), make(num_initial=3)
+    quick = partial(make, num_initial=3, sampler=QUICK)
+    kept, plain = quick(path=tmp_path), quick()
     for study in (kept, plain):
         batch = study.ask(3)
         study.tell(batch.ids, [1.0, math.nan, 2.0])
@@ -34,7 +37,7 @@ def test_a_note_is_kept_and_changes_no_ask(tmp_path: Path) -> None:
     kept.retry([1])
     plain.retry([1])
     kept.close()
-    with make(path=tmp_path, num_initial=3) as kept:
+    with quick(path=tmp_path) as kept:
         assert kept.to_dataframe()["note"].tolist() == ["second", "\\ud800 odd", ""]
         assert torch.equal(kept.ask(2).X, plain.ask(2).X)
         kept.report(tmp_path / "report.html")

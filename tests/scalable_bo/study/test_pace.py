@@ -195,7 +195,7 @@ def test_a_study_goes_on_from_an_ask_by_some_values_as_if_it_had_not_been_closed
 ) -> None:
 
     def proceed(path: Path | None, reopened: bool) -> list[Tensor]:
-        study = make_study(monkeypatch, 1.0, noisy(600), path=path)
+        study = make_study(monkeypatch, 1.0, noisy(300), path=path)
         found = []
         for product in (1.0, 0.0, 1.0):  # by some values, by all, by some
             monkeypatch.setattr(pace, "measure_rates", lambda *_, p=product: Rates(p, 0.0, 0.0))

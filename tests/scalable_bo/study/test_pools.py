@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -23,12 +24,25 @@ def value(params: dict[str, float]) -> float:
     return -((params["x"] - 2.0) ** 2) - 0.01 * (params["k"] - 7) ** 2
 
 
+def make(**options: Any) -> Study:
+    """Return a study by one kernel: a pool is searched in the same way by all."""
+    return Study(SPACE, **{"maximize": True, "strategy": "thompson"} | options)
+
+
+def told(study: Study, rounds: int, pool: pd.DataFrame | None = None) -> Study:
+    """Ask for six points and tell their values, so often."""
+    for _ in range(rounds):
+        batch = study.ask(6, pool=pool)
+        study.tell(batch.ids, [value(params) for params in batch.params])
+    return study
+
+
 def test_every_batch_is_of_the_pool_to_the_last_bit_new_and_better_than_chance(
     tmp_path: Path,
 ) -> None:
     table = catalogue()
     table.to_parquet(tmp_path / "pool.parquet")
-    study = Study(SPACE, maximize=True, seed=0)
+    study = make()
     rows: list[int | None] = []
     for _ in range(4):
         batch = study.ask(12, pool=tmp_path / "pool.parquet")
@@ -49,28 +63,24 @@ def test_the_same_seed_gives_the_same_rows_from_a_file_and_a_stream() -> None:
     pools = [table, iter([table.iloc[:150], table.iloc[150:]])]
     found = []
     for pool in pools:
-        study = Study(SPACE, maximize=True, seed=3)
-        batch = study.ask(6, pool=catalogue(30))
-        study.tell(batch.ids, [value(params) for params in batch.params])
-        batch = study.ask(6, pool=catalogue(30))
-        study.tell(batch.ids, [value(params) for params in batch.params])
-        found.append(study.ask(5, pool=pool).rows)
+        found.append(told(make(seed=3), 2, catalogue(30)).ask(5, pool=pool).rows)
     assert found[0] == found[1]
 
 
 def test_points_of_the_queue_come_first_and_have_no_row() -> None:
-    study = Study(SPACE, maximize=True)
+    study = make()
     study.enqueue({"x": 1.0, "k": 3})
     batch = study.ask(3, pool=catalogue(10))
     assert batch.rows is not None
     assert batch.rows[0] is None
     assert None not in batch.rows[1:]
-    study.enqueue({"x": 1.5, "k": 3})
-    assert study.ask(1, pool=catalogue(10)).rows == [None]
+    for pool in (catalogue(10), []):
+        study.enqueue({"x": 1.5, "k": 3})
+        assert study.ask(1, pool=pool).rows == [None]
 
 
 def test_a_pool_that_is_used_up_is_refused_and_the_study_goes_on() -> None:
-    study = Study(SPACE, maximize=True)
+    study = make()
     study.ask(8, pool=catalogue(10))
     with pytest.raises(ValueError, match="must hold q = 3 distinct points .* got 2 among 10 rows"):
         study.ask(3, pool=catalogue(10))
@@ -79,10 +89,7 @@ def test_a_pool_that_is_used_up_is_refused_and_the_study_goes_on() -> None:
 
 def test_an_interrupt_leaves_the_study_as_it_was() -> None:
     table = SPACE.from_frame(catalogue())
-    study = Study(SPACE, maximize=True, num_initial=12)
-    for _ in range(2):
-        batch = study.ask(6)
-        study.tell(batch.ids, [value(params) for params in batch.params])
+    study = told(make(num_initial=12), 2)
 
     def stream() -> Iterator[Tensor]:
         yield table[:100]
@@ -92,16 +99,11 @@ def test_an_interrupt_leaves_the_study_as_it_was() -> None:
         study.ask(5, pool=stream())
     assert study.num_asks == 2
     assert len(study.pending.ids) == 0
-    again = study.ask(5, pool=table)
-    other = Study(SPACE, maximize=True, num_initial=12)
-    for _ in range(2):
-        batch = other.ask(6)
-        other.tell(batch.ids, [value(params) for params in batch.params])
-    assert again.rows == other.ask(5, pool=table).rows
+    assert study.ask(5, pool=table).rows == told(make(num_initial=12), 2).ask(5, pool=table).rows
 
 
 def test_a_study_of_several_outcomes_takes_a_pool() -> None:
-    study = Study(SPACE, objectives={"cost": "minimize", "gain": "maximize"})
+    study = make(maximize=None, objectives={"cost": "minimize", "gain": "maximize"})
     for _ in range(3):
         batch = study.ask(4, pool=catalogue(60))
         assert batch.rows is not None
@@ -114,28 +116,19 @@ def test_a_stored_study_goes_on_after_an_ask_from_a_pool(tmp_path: Path) -> None
     batches = []
     for reopen in (False, True):
         path = tmp_path / str(reopen)
-        study = Study(SPACE, maximize=True, path=path)
+        study = make(path=path)
         for _ in range(3):
             if reopen:
                 study.close()
-                study = Study(SPACE, maximize=True, path=path)
-            batch = study.ask(6, pool=catalogue())
-            study.tell(batch.ids, [value(params) for params in batch.params])
+                study = make(path=path)
+            told(study, 1, catalogue())
         batches.append(study.ask(4, pool=catalogue()).rows)
         study.close()
     assert batches[0] == batches[1]
 
 
-def told_study() -> Study:
-    study = Study(SPACE, maximize=True, num_initial=12)
-    for _ in range(2):
-        batch = study.ask(6)
-        study.tell(batch.ids, [value(params) for params in batch.params])
-    return study
-
-
 def test_a_pool_that_will_not_do_is_refused_before_the_surrogate_is_fitted() -> None:
-    study = told_study()
+    study = told(make(num_initial=12), 2)
     null = catalogue()
     null.loc[len(null) - 1, "x"] = float("nan")
     lines: list[str] = []
@@ -151,19 +144,13 @@ def test_a_pool_that_will_not_do_is_refused_before_the_surrogate_is_fitted() -> 
     assert lines == []
     assert study.num_asks == 2
     again = study.ask(4, pool=catalogue()).rows
-    assert again == told_study().ask(4, pool=catalogue()).rows
-
-
-def test_points_of_the_queue_need_no_rows() -> None:
-    study = Study(SPACE, maximize=True)
-    study.enqueue({"x": 1.0, "k": 3})
-    assert study.ask(1, pool=[]).rows == [None]
+    assert again == told(make(num_initial=12), 2).ask(4, pool=catalogue()).rows
 
 
 @pytest.mark.parametrize("num_values", [0, 12])
 def test_rows_that_were_left_out_are_counted_and_the_tolerance_is_named(num_values: int) -> None:
     space = Space(lambda p: p["id"] < 120, id=Int(0, 5_000_000))
-    study = Study(space, maximize=True, num_initial=2)
+    study = Study(space, maximize=True, num_initial=2, strategy="thompson")
     if num_values:
         study.add_data([{"id": number} for number in range(12)], list(range(12)))
     pool = [{"id": number} for number in range(100, 130)]
