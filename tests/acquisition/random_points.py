@@ -9,9 +9,17 @@ from acquisition.selection import KnownPoints
 
 
 class RandomPoints:
-    """Feasible points at random, without a look at the model's values."""
+    """Feasible points at random, without a look at the model's values.
+
+    Attributes:
+        requests: what it has been asked, in turn.
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
 
     def generate(self, request: Request) -> Tensor:
+        self.requests.append(request)
         feasible = request.feasible_set
         X = all_inputs(model_list(request.model))
         known = KnownPoints(

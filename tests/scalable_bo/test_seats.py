@@ -140,8 +140,8 @@ def test_inducing_points_take_the_solvers_that_need_no_parts_of_the_matrix(
         assert not {name for name in ("auto", "cholesky", "sgd") if CARD[name] is solver}
 
 
-@each_solver
-def test_a_fitted_model_and_a_regressor_take_every_solver(solver: Solver) -> None:
+@each_kind
+def test_a_fitted_model_and_a_regressor_take_a_solver(solver: Solver) -> None:
     X = problems.uniform(N, 2)
     y = X[:, 0].sin()
     model = fit(PathwiseGP(X, y[:, None], solver=solver))

@@ -238,18 +238,6 @@ def test_the_surrogate_is_fitted_once_a_batch(monkeypatch: pytest.MonkeyPatch) -
     assert fits == [(3, False), (7, False), (11, False)]
 
 
-def test_trials_asked_together_are_distinct_and_not_asked_again_while_they_run() -> None:
-    study = make_study(batch_size=5)
-    study.sampler._waiting.clear()
-    space = {
-        "x": FloatDistribution(-2.0, 3.0),
-        "rate": FloatDistribution(1e-4, 1.0, log=True),
-        "kind": CategoricalDistribution(["a", "b"]),
-    }
-    trials = [study.ask(space) for _ in range(15)]
-    assert len({tuple(trial.params.values()) for trial in trials}) == 15
-
-
 def test_failed_pruned_and_infinite_trials_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     study = make_study(n=5)
     for state, value in (
@@ -302,13 +290,6 @@ def test_a_copy_works_and_leaves_the_waiting_points_to_the_original() -> None:
     assert not copied._waiting
     study.sampler = copied
     study.optimize(bowl, n_trials=2)
-
-
-def test_a_space_without_new_points_is_sampled_at_random() -> None:
-    study = optuna.create_study(sampler=make_sampler(n_startup_trials=1, batch_size=4))
-    study.optimize(lambda trial: trial.suggest_int("k", 1, 3), n_trials=8)
-    assert len(study.trials) == 8
-    assert study.best_params == {"k": 1}
 
 
 def test_parameters_of_some_trials_only_are_sampled_independently() -> None:
@@ -381,18 +362,12 @@ def test_trials_asked_together_begin_with_the_design_alone() -> None:
 
 
 def test_a_strategy_of_ones_own_is_told_the_trials_batch_by_batch() -> None:
-    requests: list[Request] = []
-
-    class Watched(RandomPoints):
-        def generate(self, request: Request) -> torch.Tensor:
-            requests.append(request)
-            return super().generate(request)
-
-    study = make_study(n=6, strategy=Watched(), sampler=None, batch_size=2)
+    own = RandomPoints()
+    study = make_study(n=6, strategy=own, sampler=None, batch_size=2)
     values = [-trial.value for trial in study.trials]
-    sizes = [len(part) for part in requests[-1].batches]
+    sizes = [len(part) for part in own.requests[-1].batches]
     assert sizes == [3, 2]
-    told = torch.cat(tuple(requests[-1].batches))
+    told = torch.cat(tuple(own.requests[-1].batches))
     assert told.argsort().tolist() == torch.tensor(values[:5]).argsort().tolist()
 
 
@@ -427,20 +402,14 @@ def test_a_function_of_constraints_is_asked_after_each_trial() -> None:
 
 
 def test_an_infeasible_trial_is_no_success() -> None:
-    requests: list[Request] = []
-
-    class Watched(RandomPoints):
-        def generate(self, request: Request) -> torch.Tensor:
-            requests.append(request)
-            return super().generate(request)
-
-    sampler = make_sampler(n_startup_trials=2, strategy=Watched(), sampler=None)
+    own = RandomPoints()
+    sampler = make_sampler(n_startup_trials=2, strategy=own, sampler=None)
     study = optuna.create_study(sampler=sampler)
     study.optimize(constrained, n_trials=4)
-    told = torch.cat(tuple(requests[-1].batches))
+    told = torch.cat(tuple(own.requests[-1].batches))
     infeasible = [trial.constraints["x"] > 0.0 for trial in study.trials[:3]]
     assert told.isnan().tolist() == infeasible
-    assert len(requests[-1].goal["outcome_constraints"]) == 1
+    assert len(own.requests[-1].goal["outcome_constraints"]) == 1
 
 
 def test_the_sampler_chooses_the_size_of_batches_where_the_user_gave_none(

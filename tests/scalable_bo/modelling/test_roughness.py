@@ -36,19 +36,6 @@ def test_ripples_are_told_from_noise_by_near_points() -> None:
     assert evidence_of_roughness(of(X, noise)) < -10.0
 
 
-def test_repeats_that_differ_are_noise() -> None:
-    X = clustered(20).repeat(2, 1)
-    values = torch.linspace(-0.3, 0.3, len(X), dtype=torch.float64)
-    assert evidence_of_roughness(of(X, values)) < -10.0
-
-
-def test_points_far_apart_do_not_tell() -> None:
-    side = 100.0 * torch.arange(6, dtype=torch.float64)
-    X = torch.cartesian_prod(side, side)
-    rough = torch.sin(37 * torch.arange(len(X), dtype=torch.float64))
-    assert abs(evidence_of_roughness(of(X, rough))) < 1e-3
-
-
 def test_the_evidence_is_that_of_the_densities() -> None:
     X = clustered(12)
     data = of(X, 0.2 * (30 * X).sin().sum(1))

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
-from scalable_bo.storage.history import read_history
 from tests.scalable_bo.strategies import choices, points_of, spaces
 
 finite = st.floats(-1e6, 1e6)
@@ -25,24 +24,6 @@ MIXED = Space(
     kind=Categorical(["a", "b", True]),
     epochs=10,
 )
-
-
-@given(low=finite, width=st.floats(1e-3, 1e6), unit=st.floats(0, 1))
-def test_values_stay_within_bounds_and_come_back(low: float, width: float, unit: float) -> None:
-    param = Float(low, low + width)
-    value = param.unnormalize(torch.tensor(unit, dtype=torch.float64))
-    assert param.low <= value <= param.high
-    assert param.normalize(value).item() == pytest.approx(unit, abs=1e-6)
-
-
-@given(low=st.floats(1e-8, 1e3), factor=st.floats(1.01, 1e9), unit=st.floats(0, 1))
-def test_log_values_stay_within_bounds_and_come_back(
-    low: float, factor: float, unit: float
-) -> None:
-    param = Float(low, low * factor, log=True)
-    value = param.unnormalize(torch.tensor(unit, dtype=torch.float64))
-    assert param.low <= value <= param.high
-    assert param.normalize(value).item() == pytest.approx(unit, abs=1e-6)
 
 
 def test_log_spreads_the_cube_evenly_over_orders_of_magnitude() -> None:
@@ -556,27 +537,6 @@ def test_conditions_steps_order_and_none_come_back_from_tables(tmp_path: Path) -
     """
     read = Space.from_dict({"version": 1, "parameters": tomllib.loads(toml)})
     assert read.to_dict() == TREE.to_dict()
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_conditions_and_none_come_back_from_files(tmp_path: Path, suffix: str) -> None:
-    X = TREE.enumerate()
-    file = tmp_path / f"history.{suffix}"
-    frame = TREE.to_frame(X).assign(score=torch.arange(len(X), dtype=torch.float64).numpy())
-    if suffix == "csv":
-        frame.to_csv(file)
-    else:
-        frame.to_parquet(file)
-    history = read_history(TREE, file, None, target="score", noise=None, name=None)
-    torch.testing.assert_close(history.X, X, equal_nan=True)
-    numbers = Space(width=Categorical([16, 32, None]), kind=Categorical(["", "a"]))
-    X = numbers.enumerate()
-    frame = numbers.to_frame(X).assign(score=1.0)
-    frame.to_csv(tmp_path / "numbers.csv")
-    read = read_history(
-        numbers, tmp_path / "numbers.csv", None, target="score", noise=None, name=None
-    )
-    assert torch.equal(read.X, X)
 
 
 def test_choices_may_be_of_numpy_and_torch() -> None:

@@ -4,10 +4,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.storage.tables import write_table
@@ -137,22 +135,6 @@ def test_a_rounded_parameter_is_what_was_asked_for() -> None:
         frame[name] = [float(f"{value:.4g}") for value in frame[name]]
     study.tell(frame)
     assert study.num_observations == 6
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".xlsx", ".parquet"])
-def test_an_export_is_data_again(tmp_path: Path, suffix: str) -> None:
-    study = make_study()
-    frame = study.sheet(study.ask(8))
-    frame["Yield [%]"] = np.arange(8.0) / 3
-    frame["Cost"] = -1e-300
-    study.tell(frame)
-    path = written(study, study.to_dataframe(), tmp_path / f"export{suffix}")
-    other = make_study()
-    other.add_data(path)
-    here, there = (one.to_dataframe()[list(SPACE.names)] for one in (study, other))
-    digits = 1e-15 if suffix == ".xlsx" else 0.0  # a spreadsheet keeps so many
-    pd.testing.assert_frame_equal(here, there, rtol=digits, atol=0.0)
-    torch.testing.assert_close(other.result.outcomes, study.result.outcomes, rtol=digits, atol=0.0)
 
 
 def test_a_batch_is_a_frame() -> None:

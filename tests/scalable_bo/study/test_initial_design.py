@@ -1,7 +1,6 @@
 """The initial design: how many values it gives, and what a batch holds while it lacks some."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +10,9 @@ from scalable_bo.study.study import Study
 from tests.quick import QUICK
 
 
-def make(dim: int = 3, num_initial: int | None = None, path: Path | None = None) -> Study:
+def make(dim: int = 3, num_initial: int | None = None) -> Study:
     box = torch.tensor([[0.0] * dim, [1.0] * dim])
-    return Study(box, maximize=False, seed=4, num_initial=num_initial, sampler=QUICK, path=path)
+    return Study(box, maximize=False, seed=4, num_initial=num_initial, sampler=QUICK)
 
 
 def the_design(num_points: int) -> Tensor:
@@ -66,16 +65,3 @@ def test_without_enough_values_all_points_are_of_the_design() -> None:
 @pytest.mark.parametrize(("dim", "num_initial"), [(1, 4), (2, 6), (9, 20), (19, 20), (100, 20)])
 def test_a_design_grows_with_the_parameters_up_to_twenty_values(dim: int, num_initial: int) -> None:
     assert make(dim).num_initial == num_initial
-
-
-def test_a_study_resumes_in_the_middle_of_its_design(tmp_path: Path) -> None:
-    def go_on(study: Study) -> Tensor:
-        return evaluate(study, 5, num_failures=1)
-
-    with make(num_initial=8, path=tmp_path / "whole") as study:
-        whole = torch.cat([go_on(study) for _ in range(4)])
-    parts = []
-    for _ in range(4):
-        with make(num_initial=8, path=tmp_path / "in parts") as study:
-            parts.append(go_on(study))
-    assert torch.equal(torch.cat(parts), whole)

@@ -3,7 +3,6 @@
 import math
 import re
 import shutil
-from contextlib import closing
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -20,13 +19,11 @@ from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from acquisition.outcomes import OutcomePaths, Scalarisations
-from scalable_bo.cli.config import read_config
 from scalable_bo.report import views
 from scalable_bo.report.page import render
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage.rounds import Result
-from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 from surrogates import PathwiseGP
@@ -608,26 +605,6 @@ def test_three_objectives_are_shown_in_pairs_and_around_a_compromise() -> None:
     volumes = views.history(study.snapshot()).panels[0].marks[0].y
     assert (np.diff(volumes) >= 0).all()
     assert volumes[-1] == pytest.approx(study.result.hypervolume)
-
-
-def test_a_file_names_objectives_and_limits(tmp_path: Path) -> None:
-    file = tmp_path / "study.toml"
-    file.write_text(
-        """
-        [study]
-        path = "kept"
-        objectives = { cost = "minimize", gain = "maximize" }
-        outcome_constraints = { weight = { at_least = 0, at_most = 10.5 } }
-        [space]
-        x = { type = "float", low = 0.0, high = 1.0 }
-        """
-    )
-    with read_config(file).open_study() as study:
-        assert study.outcomes == ("cost", "gain", "weight")
-    with closing(SQLiteStorage.copy_of(tmp_path / "kept")) as storage:
-        settings = storage.load_settings()
-    assert settings is not None
-    assert Goal.from_dict(settings["goal"]) == Goal(BOTH, {"weight": (0.0, 10.5)})
 
 
 def test_impossible_goals_are_refused() -> None:

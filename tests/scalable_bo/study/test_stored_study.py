@@ -261,7 +261,21 @@ def test_another_space_direction_or_seed_is_refused_with_the_difference(tmp_path
     for changed, message in changes:
         with pytest.raises(ValueError, match=f"other settings:\n{message}"):
             make(tmp_path, **changed)
+    with pytest.raises(
+        ValueError, match="stored maximize, given minimize\n  seed: stored 1, given 2"
+    ):
+        make(tmp_path, maximize=False, seed=2)  # every difference
     make(tmp_path).close()
+
+
+def test_coefficients_that_look_the_same_in_print_are_told_apart(tmp_path: Path) -> None:
+    def space(coefficient: float) -> Space:
+        constraint = LinearConstraint({"x": coefficient, "n": 1}, at_most=1)
+        return Space(constraint, **SPACE.params, **SPACE.fixed)
+
+    make(tmp_path, space(1 / 3)).close()
+    with pytest.raises(ValueError, match="  constraint 1: stored .*0.33333333.*given .*0.33333334"):
+        make(tmp_path, space(0.33333334))
 
 
 def test_other_solvers_kernels_and_sizes_are_accepted(tmp_path: Path) -> None:
@@ -294,35 +308,6 @@ def test_the_identical_retry_does_nothing_and_another_value_is_refused(tmp_path:
             study.tell([3], [1.0])
         study.tell(batch.ids, [1.5, math.nan, 2.5])
         assert study.to_dataframe()["status"].tolist() == ["observed", "failed", "observed"]
-
-
-def test_a_program_that_is_started_again_makes_as_many_rounds_in_all(tmp_path: Path) -> None:
-    def run(stop_after: int | None = None) -> int:
-        with make(tmp_path / "run", Space(x=Float(0, 1))) as study:
-
-            def objective(params: dict[str, Any]) -> float:
-                if study.num_observations == stop_after:
-                    raise KeyboardInterrupt
-                return -params["x"]
-
-            rounds = max(0, 3 - study.num_asks)
-            study.optimize(objective, rounds=rounds, batch=2, progress=False)
-            return study.num_observations
-
-    with pytest.raises(KeyboardInterrupt):
-        run(stop_after=3)
-    assert [run(), run()] == [6, 6]
-
-
-def test_points_that_were_out_are_pending_after_a_restart(tmp_path: Path) -> None:
-    with make(tmp_path) as study:
-        batch = study.ask(3)
-        study.tell([1], [0.0])
-    with make(tmp_path) as study:
-        pending = study.pending
-        assert (pending.ids, pending.params) == ([0, 2], [batch.params[0], batch.params[2]])
-        assert torch.equal(pending.X, batch.X[[0, 2]])
-        assert study.ask(1).ids == [3]
 
 
 def test_results_from_sixteen_threads_are_all_kept(tmp_path: Path) -> None:
@@ -408,19 +393,6 @@ def test_columns_named_like_parameters_stay_apart() -> None:
     assert frame.columns.tolist()[:3] == ["value", "value_", "value__"]
     assert frame["value__"].tolist() == [7.0]
     assert frame["value_"][0] in (1, 2, 3)
-
-
-def test_a_study_is_opened_without_its_space(tmp_path: Path) -> None:
-    with make(tmp_path / "a") as study:
-        study.add_data(rows(8), target="score")
-        study.ask(2)
-        frame = study.to_dataframe()
-    with Study.open(tmp_path / "a", num_initial=6, sampler=QUICK) as study:
-        assert study.space.to_dict() == SPACE.to_dict()
-        assert study.to_dataframe().equals(frame)
-        study.ask(1)
-    with make(tmp_path / "a") as study:  # it is the same study
-        assert len(study.to_dataframe()) == 11
 
 
 def test_functions_of_one_name_are_given_in_their_order(tmp_path: Path) -> None:

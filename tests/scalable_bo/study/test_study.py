@@ -19,7 +19,6 @@ from gpytorch.kernels import MaternKernel
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
-from scalable_bo.experiments import problems
 from scalable_bo.modelling import fitting
 from scalable_bo.modelling.fitting import REFIT_GROWTH
 from scalable_bo.space.space import Float, Space
@@ -63,14 +62,6 @@ def test_the_optimum_is_found_in_either_direction(maximize: bool) -> None:
     )
     assert sign * result.best_value > -0.01 > sign * without_model.best_value
     assert result.best_params == pytest.approx({"x": 1.0, "rate": 10.0}, rel=0.3)
-
-
-def test_a_standard_test_function_is_maximised_from_its_bounds() -> None:
-    branin = problems.test_function("branin")
-    study = Study(branin.bounds, maximize=True, sampler=QUICK)
-    result = study.optimize(branin, rounds=8, batch=6, vectorized=True, progress=False)
-    assert branin.optimal_value is not None
-    assert result.best_value == pytest.approx(branin.optimal_value, abs=0.05)
 
 
 def test_the_same_seed_gives_the_same_points_and_another_seed_others() -> None:
@@ -191,6 +182,9 @@ def test_numbers_of_every_kind_of_array_are_values() -> None:
         pd.Series([1.5, 2.5, -3.0], index=[7, 7, 7]),
         pd.Series([1.5, 2.5, -3.0], dtype="Float64"),
         pd.DataFrame({"y": [1.5, 2.5, -3.0]}),
+        [Fraction(3, 2), Decimal("2.50"), -3],
+        np.array([Decimal("1.5"), 2.5, -3], dtype=object),
+        pd.Series([Decimal("1.5"), Fraction(5, 2), -3]),
         (1.5, 2.5, -3),
     ):
         study = make_study(num_initial=100)
@@ -203,9 +197,10 @@ def test_numbers_of_every_kind_of_array_are_values() -> None:
 
 def test_known_variances_may_be_of_every_kind_of_array() -> None:
     study = make_study(num_initial=100)
-    for noise in (GRAPH.abs().bfloat16(), list(GRAPH.abs()), GRAPH.abs()[:, None]):
+    decimals = [Decimal("1.5"), Fraction(5, 2), 3]
+    for noise in (GRAPH.abs().bfloat16(), list(GRAPH.abs()), GRAPH.abs()[:, None], decimals):
         study.tell(study.ask(3).ids, [0.0, 0.0, 0.0], noise=noise)
-    assert study.to_dataframe()["noise"].tolist() == [1.5, 2.5, 3.0] * 3
+    assert study.to_dataframe()["noise"].tolist() == [1.5, 2.5, 3.0] * 4
 
 
 def test_what_is_no_number_among_numbers_fails_alone() -> None:
@@ -215,19 +210,6 @@ def test_what_is_no_number_among_numbers_fails_alone() -> None:
     frame = study.to_dataframe()
     assert frame["status"].tolist() == ["observed", *["failed"] * 3, "observed", "observed"]
     assert frame["value"].dropna().tolist() == [1.5, -3.0, 2.5]
-
-
-def test_decimals_and_fractions_are_values_and_variances() -> None:
-    for values in (
-        [Decimal("1.5"), 2.5],
-        np.array([Decimal("1.5"), 2.5], dtype=object),
-        pd.Series([Decimal("1.5"), Fraction(5, 2)]),
-        [Fraction(3, 2), Decimal("2.50")],
-    ):
-        study = make_study(num_initial=100)
-        study.tell(study.ask(2).ids, values, noise=values)
-        assert study.to_dataframe()["value"].tolist() == [1.5, 2.5]
-        assert study.to_dataframe()["noise"].tolist() == [1.5, 2.5]
 
 
 def test_values_that_a_masked_array_hides_are_failures() -> None:

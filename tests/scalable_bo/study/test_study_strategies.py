@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from acquisition import STRATEGIES, Request, Strategy
+from acquisition import STRATEGIES
 from scalable_bo.modelling.fitting import FITTED_ALWAYS_UP_TO
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.study.answers import read_snapshot
@@ -71,14 +71,8 @@ def test_a_study_resumes_to_the_same_design_with_every_strategy(
 
 
 def test_a_strategy_is_told_what_a_study_knows() -> None:
-    requests: list[Request] = []
-
-    class Watched(RandomPoints):
-        def generate(self, request: Request) -> Tensor:
-            requests.append(request)
-            return super().generate(request)
-
-    strategy: Strategy = Watched()
+    strategy = RandomPoints()
+    requests = strategy.requests
     study = Study(PLANE, maximize=False, num_initial=3, strategy=strategy)
     study.add_data([[0.1, 0.2]], [10.0])
     first = study.ask(2)  # of the design
@@ -99,18 +93,14 @@ def test_a_strategy_is_told_what_a_study_knows() -> None:
 
 def test_every_ask_has_randomness_of_its_own_which_depends_on_the_seed_alone() -> None:
     states: list[list[bytes]] = []
-
-    class Watched(RandomPoints):
-        def generate(self, request: Request) -> Tensor:
-            states[-1].append(bytes(request.generator.get_state().tolist()))
-            return super().generate(request)
-
     for seed in (0, 0, 1):
-        states.append([])
-        study = Study(PLANE, maximize=False, num_initial=3, strategy=Watched(), seed=seed)
+        strategy = RandomPoints()
+        study = Study(PLANE, maximize=False, num_initial=3, strategy=strategy, seed=seed)
         study.add_data([[0.1, 0.2], [0.5, 0.1], [0.3, 0.9]], [10.0, 9.0, 8.0])
         for _ in range(3):
             study.ask(1)
+        generators = [request.generator for request in strategy.requests]
+        states.append([bytes(generator.get_state().tolist()) for generator in generators])
     first, same, other = states
     assert same == first
     assert len({*first, *other}) == 6
