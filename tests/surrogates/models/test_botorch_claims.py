@@ -39,8 +39,7 @@ from botorch.acquisition.multi_objective.logei import (
 )
 from botorch.acquisition.multi_step_lookahead import qMultiStepLookahead
 from botorch.fit import fit_gpytorch_mll
-from botorch.generation import MaxPosteriorSampling, gen_candidates_scipy, get_best_candidates
-from botorch.generation.sampling import BoltzmannSampling, ConstrainedMaxPosteriorSampling
+from botorch.generation import MaxPosteriorSampling
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.model import Model
 from botorch.optim import optimize_acqf
@@ -51,7 +50,7 @@ from botorch.utils.multi_objective.box_decompositions.non_dominated import (
 )
 from botorch.utils.sampling import manual_seed
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
-from gpytorch.mlls import ExactMarginalLogLikelihood, SumMarginalLogLikelihood
+from gpytorch.mlls import ExactMarginalLogLikelihood
 from torch import Tensor
 
 from surrogates import CG, PathwiseGP, gaussian_likelihood
@@ -247,33 +246,6 @@ def test_values_and_gradients_of_paths_are_finite(name: str) -> None:
     assert gradient.abs().max() > 0
 
 
-# A line search that stops at a kink starts again from other points
-@pytest.mark.filterwarnings("ignore:Optimization failed")
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["max-value-entropy", "gibbon", "joint-entropy", "q-log-nei"])
-def test_the_optimiser_finds_better_points_than_a_grid(name: str, mode: str) -> None:
-    make, num_points = ACQUISITIONS[name]
-    acquisition = make(
-        lambda *data: PathwiseGP(*data, **MODES[mode], num_paths=32, num_features=64)
-    )
-    candidates, value = optimize_acqf(
-        acquisition, BOUNDS, q=1, num_restarts=4, raw_samples=64, options={"seed": 0, "maxiter": 15}
-    )
-    assert candidates.shape == (1, D)
-    assert value >= acquisition(GRID.unsqueeze(1)).max() - 1e-3
-
-
-def test_generated_candidates_are_those_of_single_task_gp() -> None:
-    found = []
-    for new in (PathwiseGP, SingleTaskGP):
-        acquisition = qLogExpectedImprovement(new(X, Y), Y.max(), sampler=sampler())
-        candidates, values = gen_candidates_scipy(
-            points("q-log-ei", 2), acquisition, lower_bounds=0.0, upper_bounds=1.0
-        )
-        found.append((get_best_candidates(candidates, values), values))
-    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)  # where the optimiser stops
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_points_are_sampled_as_often_as_they_are_the_exact_posteriors_best(mode: str) -> None:
     num_samples = 4000
@@ -289,32 +261,6 @@ def test_points_are_sampled_as_often_as_they_are_the_exact_posteriors_best(mode:
     assert (frequencies[0] - frequencies[1]).abs().max() < 5 * math.sqrt(
         0.5 / num_samples
     ) + math.sqrt(2 / 1024)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_no_point_is_sampled_twice_without_replacement(mode: str) -> None:
-    model = PathwiseGP(X, Y, **MODES[mode])
-    constraints = ModelListGP(PathwiseGP(X, Y2, **MODES[mode]))
-    strategies = (
-        MaxPosteriorSampling(model, replacement=False),
-        ConstrainedMaxPosteriorSampling(model, constraints, replacement=False),
-        BoltzmannSampling(LogExpectedImprovement(model, Y.max()), replacement=False),
-    )
-    for strategy in strategies:
-        with torch.no_grad():
-            chosen = strategy(GRID, num_samples=10)
-        assert len(chosen.unique(dim=0)) == 10
-        assert all((point == GRID).all(1).any() for point in chosen)
-
-
-def test_models_in_a_list_are_fitted_as_single_task_gps_are() -> None:
-    lists = [both(PathwiseGP), both(SingleTaskGP)]
-    for models in lists:
-        fit_gpytorch_mll(SumMarginalLogLikelihood(models.likelihood, models))
-    ours, theirs = ([parameter.detach() for parameter in models.parameters()] for models in lists)
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-    first, second = (models.posterior(GRID) for models in lists)
-    torch.testing.assert_close(first.mean, second.mean, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -172,13 +172,9 @@ def test_paths_are_functions_with_gradients_whose_seed_decides_them() -> None:
 
 
 CHANGES: dict[str, Callable[[FiniteFeatureGP], Any]] = {
-    "outputscale": lambda m: setattr(m.covar_module, "outputscale", 0.3),
     "weights": lambda m: m.covar_module.base_kernel.feature_map.first.data.mul_(0.5),
-    "noise": lambda m: setattr(m.likelihood, "noise", 0.5),
-    "mean": lambda m: setattr(m.mean_module, "constant", 3.0),
     "map": lambda m: setattr(m.covar_module.base_kernel, "feature_map", Network(5)),
     "targets": lambda m: m.set_train_data(X, m.train_targets.flip(0)),
-    "fewer": lambda m: m.set_train_data(X[:30], m.train_targets[:30], strict=False),
     "state_dict": lambda m: m.load_state_dict(
         {**m.state_dict(), "mean_module.raw_constant": torch.tensor(2.0).double()}
     ),

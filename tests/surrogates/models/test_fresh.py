@@ -47,16 +47,13 @@ MODELS: dict[str, Callable[..., PathwiseGP]] = {
     "exact": lambda **changes: PathwiseGP(
         X, Y, **{**settings(**FEW), "solver": Cholesky(), **changes}
     ),
-    "small": lambda **changes: PathwiseGP(X, Y, **{**settings(**FEW), **changes}),
     "inducing": inducing,
     "variational": variational,
 }
 CHANGES: dict[str, Callable[[PathwiseGP], Any]] = {
     "lengthscale": lambda m: setattr(m.covar_module.base_kernel, "lengthscale", 0.2),
-    "outputscale": lambda m: setattr(m.covar_module, "outputscale", 0.3),
     "noise": lambda m: setattr(m.likelihood, "noise", 0.5),
     "mean": lambda m: setattr(m.mean_module, "constant", 3.0),
-    "initialize": lambda m: m.covar_module.initialize(**{"base_kernel.lengthscale": 0.2}),
     "smoothness": lambda m: setattr(m.covar_module.base_kernel, "nu", 0.5),
     "kernel": lambda m: setattr(m, "covar_module", problems.rbf(0.3).double()),
     "targets": lambda m: m.set_train_data(X, m.train_targets.flip(0)),

@@ -82,9 +82,8 @@ TRANSFORMS: dict[str, Callable[[], InputTransform]] = {
     "one-hot": one_hot,
     "perturbed": perturbed,
 }
-LEARNED = ["warp", "chain"]
-# Several points for one
-SEVERAL = {"perturbed"}
+# One of each kind: columns as they are, rounded, warped, fewer, more, and several points for one
+KINDS = ["normalize some", "round", "chain", "filter", "append", "one-hot", "perturbed"]
 
 
 def settings(name: str) -> dict[str, object]:
@@ -100,7 +99,7 @@ def test_the_posterior_is_botorchs(name: str) -> None:
     torch.testing.assert_close(ours.variance, theirs.variance)
 
 
-@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("name", KINDS)
 def test_paths_have_the_law_of_the_posterior(name: str) -> None:
     exact = SingleTaskGP(X, Y, **settings(name)).posterior(Z)
     model = PathwiseGP(X, Y, solver=CG(tolerance=1e-8), num_paths=NUM_PATHS, **settings(name))
@@ -112,7 +111,7 @@ def test_paths_have_the_law_of_the_posterior(name: str) -> None:
     assert values.shape == (3, *law.mean.shape[:-1])
 
 
-@pytest.mark.parametrize("name", [name for name in TRANSFORMS if name not in SEVERAL])
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "perturbed"])
 def test_gradients_of_paths_are_through_the_transform(name: str) -> None:
     paths = PathwiseGP(X, Y, num_features=64, **settings(name)).paths(2)
     points = Z[:3, :2].clone().requires_grad_()  # those of rounded inputs are BoTorch's
@@ -123,11 +122,9 @@ def test_gradients_of_paths_are_through_the_transform(name: str) -> None:
     assert torch.autograd.gradcheck(values, (points,))
 
 
-@pytest.mark.parametrize("name", LEARNED)
-def test_learned_transforms_are_fitted_as_botorch_fits_them(name: str) -> None:
-    given = {"input_transform": TRANSFORMS[name]()}
-    ours = fit(PathwiseGP(X, Y, **given))
-    theirs = SingleTaskGP(X, Y, input_transform=TRANSFORMS[name]())
+def test_learned_transforms_are_fitted_as_botorch_fits_them() -> None:
+    ours = fit(PathwiseGP(X, Y, input_transform=TRANSFORMS["chain"]()))
+    theirs = SingleTaskGP(X, Y, input_transform=TRANSFORMS["chain"]())
     fit_gpytorch_mll(ExactMarginalLogLikelihood(theirs.likelihood, theirs))
     losses = []
     for model in (ours, theirs):

@@ -8,15 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.acquisition import qLogExpectedImprovement
 from botorch.acquisition.cached_cholesky import supports_cache_root
 from botorch.exceptions.errors import InputDataError
 from botorch.models import MixedSingleTaskGP, SingleTaskGP
-from botorch.models.kernels.infinite_width_bnn import InfiniteWidthBNNKernel
-from botorch.models.likelihoods.sparse_outlier_noise import SparseOutlierGaussianLikelihood
-from botorch.models.transforms import Normalize, Standardize
-from botorch.optim import optimize_acqf
-from botorch.sampling import SobolQMCNormalSampler
+from botorch.models.transforms import Normalize
 from gpytorch.kernels import (
     GridInterpolationKernel,
     LinearKernel,
@@ -24,15 +19,11 @@ from gpytorch.kernels import (
     RBFKernel,
     RQKernel,
 )
-from gpytorch.likelihoods import StudentTLikelihood
-from gpytorch.likelihoods.gaussian_likelihood import _GaussianLikelihoodBase
-from gpytorch.likelihoods.noise_models import HomoskedasticNoise
 from gpytorch.means import ConstantMean, ZeroMean
 from torch import Tensor
 
 from surrogates import (
     CG,
-    SDD,
     Cholesky,
     Nystrom,
     PathwiseGP,
@@ -42,7 +33,6 @@ from surrogates import (
     UnsolvedWarning,
     gaussian_likelihood,
 )
-from surrogates.models.fresh import EXACT_UP_TO
 from surrogates.rules.solved import AllData
 from tests import problems
 from tests.refusals import assert_refused
@@ -56,13 +46,7 @@ def mean(value: float) -> ConstantMean:
 
 
 VARIANTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "defaults": dict,
     "scaled-matern": settings,
-    "no-transform": lambda: settings(outcome_transform=None),
-    "standardize": lambda: settings(outcome_transform=Standardize(m=1)),
-    "normalize": lambda: settings(
-        input_transform=Normalize(D, bounds=torch.tensor([[-1.0, 0.0], [3.0, 0.5]]).double())
-    ),
     "normalize-learnt": lambda: settings(input_transform=Normalize(D)),
     "zero-mean": lambda: settings(mean_module=ZeroMean()),
     "constant-mean": lambda: settings(mean_module=mean(0.7), outcome_transform=None),
@@ -71,11 +55,6 @@ VARIANTS: dict[str, Callable[[], dict[str, Any]]] = {
         covar_module=problems.with_lengthscale(RQKernel(), 0.7) * PeriodicKernel()
     ),
     "known-noise": lambda: {"train_Yvar": YVAR, "covar_module": kernel()},
-    "known-noise-no-transform": lambda: {
-        "train_Yvar": YVAR,
-        "covar_module": kernel(),
-        "outcome_transform": None,
-    },
 }
 
 
@@ -98,31 +77,20 @@ def means(model: PathwiseGP) -> Tensor:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_posterior_is_that_of_single_task_gp(name: str) -> None:
-    num_paths = 4096
+    num_paths = 1024
     exact = SingleTaskGP(X, Y, **VARIANTS[name]()).posterior(Z)
     model = PathwiseGP(
         X, Y, **VARIANTS[name](), solver=TIGHT, num_paths=num_paths, num_features=1024
     )
     ours = model.posterior(Z)
     torch.testing.assert_close(ours.mean, exact.mean, rtol=1e-6, atol=1e-6)
-    # 128 draws of 1024 features leave less error than 4096 paths, whose variance has a relative
+    # 32 draws of 1024 features leave less error than 1024 paths, whose variance has a relative
     # error of sqrt(2 / S).
     torch.testing.assert_close(
         ours.variance, exact.variance, rtol=5 * math.sqrt(2 / num_paths), atol=0
     )
     torch.testing.assert_close(
         model.paths(2).mean(Z).unsqueeze(-1), exact.mean, rtol=1e-6, atol=1e-6
-    )
-
-
-@pytest.mark.parametrize(
-    "solver",
-    [CG(tolerance=1e-6, preconditioner=Nystrom(6)), SDD(tolerance=1e-4, max_epochs=2000)],
-    ids=["cg", "sdd"],
-)
-def test_iterative_solvers_give_the_same_posterior(solver: CG) -> None:
-    torch.testing.assert_close(
-        means(pathwise(solver=solver)), means(pathwise(solver=Cholesky())), rtol=0, atol=1e-2
     )
 
 
@@ -138,11 +106,6 @@ def test_some_paths_of_several_outputs_are_those_of_all() -> None:
     paths = model.paths(5)
     torch.testing.assert_close(paths.part(slice(1, 4))(Z), paths(Z)[1:4])
     torch.testing.assert_close(paths.part(slice(1, 4)).mean(Z), paths.mean(Z))
-
-
-def test_the_same_seed_gives_the_same_posterior() -> None:
-    first, second, other = (pathwise(seed=seed).posterior(Z).variance for seed in (1, 1, 2))
-    assert torch.equal(first, second) and not torch.equal(first, other)
 
 
 def test_an_unchanged_model_is_solved_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,18 +316,6 @@ def test_a_given_prior_is_conditioned() -> None:
         pathwise().paths(4, prior=prior)
 
 
-def test_a_joint_batch_of_points_is_optimised() -> None:
-    torch.manual_seed(0)  # which starts BoTorch keeps of those that it tries
-    function = qLogExpectedImprovement(
-        pathwise(), Y.max(), sampler=SobolQMCNormalSampler(torch.Size([128]), seed=0)
-    )
-    bounds = torch.stack([torch.zeros(D), torch.ones(D)]).double()
-    candidates, _ = optimize_acqf(
-        function, bounds, q=3, num_restarts=2, raw_samples=8, options={"seed": 0, "maxiter": 5}
-    )
-    assert candidates.shape == (3, D) and (candidates[0] - candidates[1]).abs().max() > 1e-6
-
-
 def test_a_single_output_has_any_number() -> None:
     model = pathwise()
     for number in (0, 1):  # BoTorch's lists of models count the outputs of all
@@ -502,22 +453,6 @@ def test_data_that_are_not_finite_raise_the_error_of_botorch_too() -> None:
                 PathwiseGP(**{"train_X": X, "train_Y": Y, **changes})
 
 
-def test_likelihoods_without_noise_variances_of_their_own_are_refused_by_name() -> None:
-    class Own(_GaussianLikelihoodBase):
-        pass
-
-    noise = HomoskedasticNoise()
-    likelihoods = [
-        Own(noise),
-        SparseOutlierGaussianLikelihood(noise, dim=N),
-        StudentTLikelihood(),
-    ]
-    for likelihood in likelihoods:
-        message = f"`likelihood` must be a GaussianLikelihood .* got {type(likelihood).__name__}"
-        with pytest.raises(TypeError, match=message):
-            PathwiseGP(X, Y, likelihood=likelihood)
-
-
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # of torch, about GPyTorch
 def test_a_kernel_that_keeps_matrices_can_be_copied_and_changed_after_a_posterior() -> None:
     bounds = [(-0.1, 1.1)] * D
@@ -530,17 +465,6 @@ def test_a_kernel_that_keeps_matrices_can_be_copied_and_changed_after_a_posterio
     after = model.posterior(Z).mean
     assert (after - before).abs().max() > 1e-2
     torch.testing.assert_close(after, deepcopy(model.train()).posterior(Z).mean)
-
-
-def test_the_posterior_of_a_kernel_without_features_is_exact_at_any_size() -> None:
-    kernel = InfiniteWidthBNNKernel()
-    given = {"likelihood": gaussian_likelihood(0.02), "covar_module": kernel}
-    inputs = problems.uniform(EXACT_UP_TO + 1, X.shape[1], seed=3)
-    data = inputs, torch.sin(5.0 * inputs.sum(1, keepdim=True))
-    exact = PathwiseGP(*data, solver=Cholesky(), **given).posterior(Z)
-    beyond = PathwiseGP(*data, **given).posterior(Z)
-    torch.testing.assert_close(beyond.mean, exact.mean)
-    torch.testing.assert_close(beyond.variance, exact.variance)
 
 
 def mixed_model(**options: Any) -> PathwiseGP:

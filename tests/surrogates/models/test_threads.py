@@ -20,7 +20,6 @@ from surrogates import (
     FiniteFeatureGP,
     FourierFeatures,
     GPRegressor,
-    InducingPathwiseGP,
     PathwiseGP,
     VariationalGP,
 )
@@ -42,13 +41,9 @@ def transform() -> Normalize:
 
 MODELS: dict[str, Callable[[], PathwiseGP]] = {
     "exact": lambda: PathwiseGP(X, Y, input_transform=transform()),
-    "single precision": lambda: PathwiseGP(X.float(), Y.float(), input_transform=transform()),
     "paths": lambda: PathwiseGP(X, Y, solver=CG(), input_transform=transform(), **SMALL),
     "two outputs": lambda: PathwiseGP(
         X, torch.cat([Y, -Y], 1), solver=CG(), input_transform=transform(), **SMALL
-    ),
-    "inducing": lambda: InducingPathwiseGP(
-        X, Y, inducing_points=8, input_transform=transform(), **SMALL
     ),
     "variational": lambda: VariationalGP(
         X, Y, inducing_points=8, input_transform=transform(), **SMALL
