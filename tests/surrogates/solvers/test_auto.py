@@ -297,7 +297,8 @@ def test_blocks_take_over_where_a_direct_solve_falls_short(
 
 
 def test_nothing_takes_over_where_float32_cannot_hold_a_direct_solution(direct: None) -> None:
-    system = kernel_system(N, 1e-6, problems.rbf(2.0), dtype=torch.float32)
+    # Weights of 3e5 leave residuals of about 1e-2 when they are rounded
+    system = kernel_system(N, 1e-5, problems.rbf(2.0), dtype=torch.float32)
     solution = Auto(tolerance=1e-6).solve(system, problems.normal(N, 2, dtype=torch.float32))
     assert (
         solution.note
