@@ -30,12 +30,12 @@ from acquisition.candidates import all_inputs, model_list
 from acquisition.climbing import climb
 from acquisition.outcomes import Outcome, only_output
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, Moves, distinct_best
-from acquisition.strategy import FEW_VALUES, ForFewValues, Request, Sampler
+from acquisition.strategy import ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from surrogates import PathwiseGP, checks, memory
 from surrogates.models.data import data_sets
 from surrogates.operators.differentiable import CrossCovariance
-from surrogates.operators.linalg import jittered_cholesky
+from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO, jittered_cholesky
 from surrogates.operators.tiles import KernelTiles
 from surrogates.rules.data_set import DataSet
 
@@ -173,7 +173,7 @@ class _Logarithm:
     @torch.no_grad()
     def __call__(self, X: Tensor) -> Tensor:
         """Return its values at X (c, d): (1, c)."""
-        parts = X.unsqueeze(0).split(memory.part_size(FEW_VALUES), dim=1)
+        parts = X.unsqueeze(0).split(memory.part_size(CHEAP_FACTOR_UP_TO), dim=1)
         return torch.cat(list(map(self.each, parts)), dim=1)
 
     def mean(self, X: Tensor) -> Tensor:

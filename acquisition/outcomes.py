@@ -4,6 +4,7 @@ on outcomes.
 Notation: m outputs of all models, s joint draws, values Y (..., m) of the outputs at a point.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,6 @@ from surrogates.functions.paths import BatchPaths
 
 Outcome = Callable[[Tensor], Tensor]
 Paths = SamplePaths | BatchPaths
-NARROWEST_FRONT = 1e-6  # in the units of standardised values
 # Maps points (..., q, d) to the probabilities (..., q) that evaluations there succeed
 Success = Callable[[Tensor], Tensor]
 
@@ -96,7 +96,8 @@ class Scalarisations:
         lowest = front.amin(0)
         highest = front.amax(0)
         width = highest - lowest
-        lowest = highest - torch.where(width > NARROWEST_FRONT, width, 1.0)
+        narrowest = math.sqrt(torch.finfo(front.dtype).eps)  # differences below may be rounding
+        lowest = highest - torch.where(width > narrowest, width, 1.0)
         weights = (shares / shares.sum(1, keepdim=True)).to(front)
         # Where each ask has a single path, about every other one extends the front
         alone = torch.randint(2, (), generator=generator, device=generator.device)

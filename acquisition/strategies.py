@@ -18,10 +18,11 @@ from acquisition.constraints import TooFewPoints
 from acquisition.log_ei import LogEIStrategy, beside_the_best, with_repeat
 from acquisition.multistart import FEWEST_STARTS, terms_ascended
 from acquisition.pools import Chosen
-from acquisition.strategy import FEW_VALUES, ForFewValues, Request, Sampler, Strategy
+from acquisition.strategy import ForFewValues, Request, Sampler, Strategy
 from acquisition.thompson import ParallelThompsonSampling
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, SamplePaths, checks
+from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 
 # Where many points lie in regions, few ascents do: those of the whole box are to stay near the data
 FEW_ASCENTS = partial(
@@ -206,8 +207,8 @@ class AutoStrategy(ForFewValues):
         q = request.q
         num_values = len(all_inputs(model_list(request.model)))
         among = f"{q} among {num_values}"
-        if num_values > FEW_VALUES:
-            return f"thompson: {among}, more than {FEW_VALUES} values"
+        if num_values > CHEAP_FACTOR_UP_TO:
+            return f"thompson: {among}, more than {CHEAP_FACTOR_UP_TO} values"
         if q > self.some_points:
             way = "tempered thompson" if _can_temper(request) else "thompson"
             reason = f"{way}: {among}, more than {self.some_points} points"
@@ -218,14 +219,14 @@ class AutoStrategy(ForFewValues):
         else:
             most = self.few_points
             ways = "log-ei"
-        reason = f"{ways}: {among}, at most {most} points and {FEW_VALUES} values"
+        reason = f"{ways}: {among}, at most {most} points and {CHEAP_FACTOR_UP_TO} values"
         return with_repeat(reason, request)
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
         num_values = len(all_inputs(model_list(request.model)))
         others = ThompsonStrategy(self.sampler)
-        if num_values > FEW_VALUES or (request.shared and request.q > self.some_points):
+        if num_values > CHEAP_FACTOR_UP_TO or (request.shared and request.q > self.some_points):
             return others.generate(request)
         if request.q <= self.few_points:
             return LogEIStrategy().generate(request)

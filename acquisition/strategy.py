@@ -17,9 +17,9 @@ from acquisition.constraints import FeasibleSet
 from acquisition.outcomes import Paths, Success
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from surrogates import PathwiseGP
+from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 
 Sampler = Callable[..., ParallelThompsonSampling]
-FEW_VALUES = 1000  # among which expected improvement finds a point in about a second
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class ForFewValues(ABC):
     @staticmethod
     def is_for_few(q: int, num_values: int) -> bool:
         """Return whether the values are few, as :class:`ChoosingStrategy` has it."""
-        return num_values <= FEW_VALUES
+        return num_values <= CHEAP_FACTOR_UP_TO
 
     def reason(self, request: Request) -> str:
         """Return in a line how points are chosen, as :class:`ChoosingStrategy` has it."""

@@ -26,13 +26,12 @@ import psutil
 import torch
 
 GIBIBYTE = 2**30
-DEVICE_TYPES = {"cuda"}  # with generators of their own
+# Devices with generators of their own, for which what suits them is tried; a CPU has constants
+DEVICE_TYPES = {"cuda"}
 MANY = 2**18  # numbers, which a CPU draws in about two milliseconds
 # In float32: d², values, slopes, weights and the temporaries between them; or half as many in
 # float64
 TILES_HELD = 16
-NUM_CALLS = 3  # that are timed
-MEASURED_TYPES = {"cuda"}  # of devices: what suits them is tried; a CPU has constants
 SECONDS_BETWEEN_LOOKS = 1.0  # at a device's free memory: asking takes longer than a small product
 
 SQUARES_HELD = 6  # matrices of one size that dense linear algebra holds at once, at most
@@ -198,10 +197,10 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def seconds(call: Callable[[], object], device: torch.device) -> float:
+def seconds(call: Callable[[], object], device: torch.device, num_calls: int = 3) -> float:
     """Return the least seconds of a few calls: the first of them warms up."""
     times = []
-    for _ in range(NUM_CALLS):
+    for _ in range(num_calls):
         wait_for(device)
         started = time.perf_counter()
         call()

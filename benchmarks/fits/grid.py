@@ -34,7 +34,7 @@ from surrogates import (
     memory,
     predict_by_neighbours,
 )
-from surrogates.fitting.choice import FIT_EXACT_UP_TO
+from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 
 FUNCTIONS = ("prior", "sine", "two", "ripples")
 KERNELS: dict[str, Callable[[int], Kernel]] = {
@@ -207,7 +207,7 @@ def _true_noise(cell: GridCell) -> float:
 
 def _by_sample(cell: GridCell, data: Data, *, priors: bool) -> PathwiseGP:
     """Return a model with the hyperparameters of the exact fit of 1000 random points."""
-    chosen = torch.randperm(cell.n, generator=torch.Generator().manual_seed(7))[:FIT_EXACT_UP_TO]
+    chosen = torch.randperm(cell.n, generator=torch.Generator().manual_seed(7))[:CHEAP_FACTOR_UP_TO]
     chosen = chosen.to(data.X.device)
     small = model_of(cell, data.X[chosen], data.y[chosen])
     for part in () if priors else small.modules():

@@ -57,9 +57,9 @@ from surrogates import (
     kernel_operator,
 )
 from surrogates.operators.kernel_matrix import KernelOperator
+from surrogates.regressors.gp_regressor import MOST_JOINT
 from surrogates.solvers.registry import check_solver
 
-EXACT_UP_TO = 20_000
 THOMPSON = "thompson"
 # The Thompson problem has its inputs, noise, features and blocks
 PRESET = find_preset("adasap2025")
@@ -182,9 +182,9 @@ class TraceCell(Cell[System]):
 
     def check_size(self, n: int) -> None:
         """Raise if the exact solution is asked for and n is too large for it."""
-        if self.exact and n > EXACT_UP_TO:
+        if self.exact and n > MOST_JOINT:
             raise ValueError(
-                f"`exact`: the exact solution is computed for up to {EXACT_UP_TO} points, got {n}."
+                f"`exact`: the exact solution is computed for up to {MOST_JOINT} points, got {n}."
                 " Use --no-exact."
             )
 

@@ -25,13 +25,11 @@ from surrogates import (
     SketchAndProject,
     Solver,
 )
+from surrogates.solvers.auto import EPOCHS_AROUND
 from surrogates.solvers.registry import make_solver
 
 # A fixed budget is spent whole: no solver reaches this residual within it.
 SPEND_IT_ALL = 1e-7
-# Products that CG makes beside its iterations: one for a warm start's residual, one for that of
-# what it returns.
-_CHECK_EPOCHS = 2
 # The methods of the ADASAP paper, which share their blocks; its programs average dual descent's
 # iterates with r = 10 / T
 ADASAP_DESCENTS = ("sdd-1", "sdd-10", "sdd-100")
@@ -177,7 +175,7 @@ def _iterations(cg: CGBudget, set_up: float = 0.0) -> dict[str, float]:
     """Return the budget in epochs, the ``set_up`` of a preconditioner included."""
     if cg.num_iterations is None:
         return {}
-    return {"max_epochs": float(cg.num_iterations + _CHECK_EPOCHS) + set_up}
+    return {"max_epochs": float(cg.num_iterations + EPOCHS_AROUND) + set_up}
 
 
 def _stochastic(n: int, sdd: SDDBudget) -> dict[str, Any]:
@@ -192,4 +190,4 @@ def _stochastic(n: int, sdd: SDDBudget) -> dict[str, Any]:
 
 
 def _passes(num_epochs: float | None) -> dict[str, Any]:
-    return {} if num_epochs is None else {"max_epochs": num_epochs + _CHECK_EPOCHS}
+    return {} if num_epochs is None else {"max_epochs": num_epochs + EPOCHS_AROUND}

@@ -21,12 +21,10 @@ from scalable_bo.modelling.roughness import evidence_of_roughness
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.space import Space
 from surrogates import PathwiseGP, SamplePaths
+from surrogates.fitting.simpler import NEEDED_NATS
 from surrogates.models.data import data_sets
 from surrogates.models.fresh import EXACT_UP_TO
 
-# In nats, of ripples in the place of noise: the best observed value is the one to recommend then
-LEAST_EVIDENCE = 1.0
-MOST_RECOMMENDABLE = 500  # of the best observed points, from which one is recommended
 SOBOL_POINTS = 1024
 
 
@@ -104,13 +102,13 @@ class Belief:
         if float(self.model.likelihood.noise.detach().max()) <= NEGLIGIBLE_NOISE:
             return False
         (data,) = data_sets(deepcopy(self.model).double().eval())
-        return evidence_of_roughness(data) < LEAST_EVIDENCE
+        return evidence_of_roughness(data) < NEEDED_NATS
 
     def recommend(self, X: Tensor, values: Tensor) -> int:
         """Return which of the evaluated points (n, d) with ``values`` (n,) has the best mean; where
         noise is negligible, which has the best value.
         """
-        ranked = (self.sign * values).argsort(descending=True, stable=True)[:MOST_RECOMMENDABLE]
+        ranked = (self.sign * values).argsort(descending=True, stable=True)[:EXACT_UP_TO]
         best = ranked[:1]
         if self.is_noisy:
             best = ranked[(self.sign * self.mean(X[ranked])).argmax()]

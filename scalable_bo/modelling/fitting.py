@@ -20,8 +20,8 @@ from acquisition.strategy import ChoosingStrategy, Strategy
 from scalable_bo.modelling.factory import SurrogateFactory, model_of_rows
 from scalable_bo.modelling.training import SCALES, TrainingData
 from surrogates import PathwiseGP, fit_exact
-from surrogates.fitting.choice import FIT_EXACT_UP_TO
 from surrogates.fitting.search import GAIN_ON_NOISE
+from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 from surrogates.rules.hyperparameters import log_prior
 
 # Hyperparameters are fitted again when the observations are this many times those of the last fit.
@@ -62,7 +62,7 @@ def fit_surrogate(
     kernel of few where there are ``few``, and by a deadline as in :func:`fit_warped`.
     """
     watch = _Watch(deadline=deadline)
-    return _fit(data, factory.modules(few), _sample(data, FIT_EXACT_UP_TO, generator), watch)
+    return _fit(data, factory.modules(few), _sample(data, CHEAP_FACTOR_UP_TO, generator), watch)
 
 
 def fit_warped(
@@ -93,7 +93,7 @@ def fit_warped(
         deadline: of ``time.perf_counter``, after which every fit ends with its next evaluation;
             ``None`` for none.
     """
-    told = _sample(data, FITTED_ALWAYS_UP_TO if few else FIT_EXACT_UP_TO, generator)
+    told = _sample(data, FITTED_ALWAYS_UP_TO if few else CHEAP_FACTOR_UP_TO, generator)
     watch = _Watch(callback, deadline)
     scales = SCALES if few else ("plain", "near", "aside")
     tried = [("plain", kernel) for kernel in factory.further] if few else []

@@ -15,13 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from acquisition.constraints import TOLERANCE
 from scalable_bo.space.parameters import Categorical, Float, Parameter
 from scalable_bo.space.plain_values import finite, read_fields
 from scalable_bo.space.quoting import quote
 
-# Two ways of adding the same numbers may differ by so much in float32, in shares of the largest
-# value that the terms can take together.
-TOLERANCE = 1e-6
 CallableConstraint = Callable[[dict[str, Any]], Any]
 
 
@@ -130,12 +128,16 @@ class LinearConstraint:
         return (total >= low - slack) & (total <= high + slack)
 
     def slack(self, params: Mapping[str, Parameter]) -> float:
-        """Return how far beyond a limit counts as met."""
+        """Return how far beyond a limit counts as met: by so much may two ways of adding the same
+        numbers differ in float32.
+        """
         largest = sum(
             abs(c) * max(abs(params[name].low), abs(params[name].high))
             for name, c in self.coefficients.items()
         )
-        return TOLERANCE * max(largest, abs(self.at_least or 0.0), abs(self.at_most or 0.0))
+        return TOLERANCE[torch.float32] * max(
+            largest, abs(self.at_least or 0.0), abs(self.at_most or 0.0)
+        )
 
     def on_unit_cube(
         self, params: Mapping[str, Parameter], *, like: Tensor

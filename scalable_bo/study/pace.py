@@ -8,7 +8,6 @@ kernel between one datum and one point, times the weights of q functions and the
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import FIRST_FIT_POINTS, fit_warped, is_for_few
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.choices import Part
+from surrogates import memory
 from surrogates.operators.differentiable import KernelBasis, combine, combine_rowwise
 from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO
 from surrogates.solvers.auto import EPOCHS_AROUND
@@ -75,11 +75,15 @@ def measure_rates(
 
     rows = X[:num_rows]
     with torch.no_grad():
-        product = _fastest(lambda: combine(basis, rows, weights)) / (len(rows) * len(X))
-    gradient = _fastest(ascend) / (q * points.shape[1] * len(X))
+        product = memory.seconds(lambda: combine(basis, rows, weights), X.device)
+    gradient = memory.seconds(ascend, X.device)
     matrix = torch.eye(factor_size, device="cpu").to(X)
-    factor = _fastest(lambda: torch.linalg.cholesky(matrix)) / (factor_size**3 / 6)
-    return Rates(product, gradient, factor)
+    factor = memory.seconds(lambda: torch.linalg.cholesky(matrix), X.device)
+    return Rates(
+        product / (len(rows) * len(X)),
+        gradient / (q * points.shape[1] * len(X)),
+        factor / (factor_size**3 / 6),
+    )
 
 
 def predicted_seconds(m: int, q: int, rates: Rates) -> float:
@@ -149,16 +153,6 @@ def plan_here(factory: SurrogateFactory, U: Tensor, n: int, q: int, seconds: flo
 def end_of_fit(start: float, seconds: float) -> float:
     """Return when the fit of an ask is to end that began then and is to take so many seconds."""
     return start + (1.0 - SHARE) * seconds
-
-
-def _fastest(call: Callable[[], object]) -> float:
-    """Return the seconds of the faster of two calls, after one that compiles."""
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return min(times[1:])
 
 
 @dataclass(frozen=True, eq=False)

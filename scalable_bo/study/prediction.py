@@ -18,7 +18,6 @@ from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO
 
 REHEARSED_ROWS = 500
 REHEARSED_POINTS = 10
-BYTES_A_ROW = 120  # of what is known beside its parameters
 COLUMNS_OF_A_PRECONDITIONER = 3  # copies of its (n, n/20) factor held at once
 WORKSPACE = 2**28  # bytes
 
@@ -72,7 +71,7 @@ def predict(
         for n in sizes
     ]
     last = sizes[-1] if sizes else num_rows
-    rows_bytes = last * (8 * (space.dim + space.encoded_dim) + BYTES_A_ROW)
+    rows_bytes = 8 * last * (space.dim + space.encoded_dim)
     return Prediction(
         num_rows=last,
         peak_bytes=resident + rows_bytes + predicted_bytes(last, batch, dtype, free - rows_bytes),

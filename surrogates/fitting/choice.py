@@ -30,6 +30,8 @@ from surrogates.fitting.search import (
 from surrogates.fitting.simpler import simplify
 from surrogates.fitting.staged import WHITE_NOISE, Stages
 from surrogates.fitting.subsets import fit_subsets
+from surrogates.models.fresh import EXACT_UP_TO
+from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 from surrogates.restoring import restored_on_failure
 from surrogates.rules.finite_features_fit import fit_finite_features
 from surrogates.rules.hyperparameters import (
@@ -41,14 +43,11 @@ from surrogates.rules.variational_fit import fit_variational
 
 logger = logging.getLogger(__name__)
 
-FIT_EXACT_UP_TO = 1000
-WHOLE_UP_TO = 2000  # a few evaluations of the exact likelihood of all take no longer than solves
 SAMPLE_IS_DENSE_UP_TO = 3000  # a thousand of them see what all see
 REFINE_UP_TO = 10_000
 JUDGE_FROM = 50  # data; of fewer, the priors tell signal from noise
-# Of points whose errors are those of their nearest neighbours rather than of others, the share,
-# and by how many standard errors it must exceed that of noise
-LEAST_NEARER = 0.6
+# Standard errors by which the share of points whose errors are nearer to those of their nearest
+# neighbours than to those of others must exceed that of noise
 NEEDED_NEARER = 5.0
 SAMPLES = 4  # of a thousand data, where all of them are too many to refine on
 # From hyperparameters that are nearly right
@@ -196,9 +195,9 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
     if rule is not None and (own := rule.own_fit(n)) is not None:
         method, reason = own
         return FitChoice((method,), reason)
-    if n <= FIT_EXACT_UP_TO:
+    if n <= CHEAP_FACTOR_UP_TO:
         return FitChoice(
-            ("exact",), f"{n} points, up to {FIT_EXACT_UP_TO} by the exact marginal likelihood"
+            ("exact",), f"{n} points, up to {CHEAP_FACTOR_UP_TO} by the exact marginal likelihood"
         )
     if model.train_targets.ndim > 1:
         return FitChoice(
@@ -212,10 +211,10 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
             f"{n} points of a model that is more than its mean, kernel and noise, by a random"
             " sample",
         )
-    if n <= WHOLE_UP_TO:
+    if n <= EXACT_UP_TO:
         return FitChoice(
             ("sample", "sample"),
-            f"{n} points, up to {WHOLE_UP_TO} by a random sample, then all data if predictions of"
+            f"{n} points, up to {EXACT_UP_TO} by a random sample, then all data if predictions of"
             " left-out data stay as good",
         )
     if n <= SAMPLE_IS_DENSE_UP_TO:
@@ -295,7 +294,7 @@ def _warn_of_structure(model: SingleTaskGP, evidence: Evidence) -> None:
     if not len(nearer):  # all are there twice
         return
     share = nearer.double().mean().item()
-    if share < max(LEAST_NEARER, 0.5 + NEEDED_NEARER * 0.5 / math.sqrt(len(nearer))):
+    if share < 0.5 + NEEDED_NEARER * 0.5 / math.sqrt(len(nearer)):
         return
     part = f"ScaleKernel(RBFKernel(ard_num_dims={model.train_inputs[0].shape[-1]}))"
     warn(

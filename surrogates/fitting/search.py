@@ -29,7 +29,6 @@ LITTLE_NOISE = 0.1  # a share that leaves nothing for a second start to explain
 FINER = 0.1**0.5  # of a start's lengthscales, those of the next
 APART = 0.1  # of a part's lengthscales, those of the next one that is equal, at a start
 GAIN_ON_NOISE = 0.5  # nats that one hyperparameter gains there, on average: χ²_1 / 2
-FARTHEST = 30.0  # a coordinate may fall so far, which is a factor e³⁰
 NOT_FINITE = (
     "The likelihood of a set of data is not finite; the model is as it was. Check the kernel and"
     " its priors."
@@ -370,7 +369,9 @@ class _Free:
             self._pairs(), self._coordinates.limits, self._coordinates.floors, strict=True
         ):
             if limits is None:
-                lower.append((value - origin - FARTHEST).clamp_min(floor))
+                # The logarithm may fall until the hyperparameter is lost beside where it started
+                lowest = value + math.log(torch.finfo(value.dtype).eps)
+                lower.append((lowest - origin).clamp_min(floor))
                 upper.append(torch.full_like(value, math.inf))
             else:
                 lower.append(limits[0].expand_as(value) - origin)

@@ -51,8 +51,8 @@ from torch import Tensor
 from surrogates import memory
 
 NUM_DIRECTIONS = 8
-NUM_VALUES = 64  # so many functions show their leading directions
 DRAWS_PER_DIRECTION = 8  # fewer draws would no longer be normal in the directions
+NUM_VALUES = DRAWS_PER_DIRECTION * NUM_DIRECTIONS  # functions that show the leading directions
 TAIL_DEGREES = 0.3  # nearly as many waves in every octave
 BEYOND_TAIL = 1e-10  # of the prior variance is left to the kernel's own half
 LARGEST_RADIUS = 1e6  # of the tail: beyond, float32 has no phase of a wave

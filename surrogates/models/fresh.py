@@ -46,7 +46,8 @@ from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.run import Solution
 from surrogates.solvers.solver import Solver
 
-# Beyond, the exact covariance at 20 × 4 points, with gradients, costs more than that of 256 paths
+# Beyond, the exact covariance at 20 × 4 points, with gradients, costs more than that of 256 paths,
+# and a few evaluations of the exact likelihood more than solves
 EXACT_UP_TO = 2000
 EXACT = "exact posterior"
 

@@ -60,7 +60,7 @@ def _kernels_for(X: Tensor, Z: Tensor, W: Tensor) -> ModuleType | None:
     if not s or m * n < FEWEST_ENTRIES or os.environ.get("SCALABLE_BO_COMPILE") == "never":
         return None
     kernels = _triton_kernels()
-    if kernels is None or d > kernels.LARGEST_DIM:
+    if kernels is None or d > kernels.LARGEST_WIDTH:
         return None
     if max(m, n) * max(d + 1, s) > kernels.LARGEST_OFFSET:
         _say_too_large(kernels.LARGEST_OFFSET)

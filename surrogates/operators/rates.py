@@ -63,7 +63,7 @@ OF_A_CPU = Rates(
 
 def rates_of(device: torch.device) -> Rates:
     """Return the rates of ``device``; those of a CPU for a device of another kind."""
-    return _measured(device) if device.type in memory.MEASURED_TYPES else OF_A_CPU
+    return _measured(device) if device.type in memory.DEVICE_TYPES else OF_A_CPU
 
 
 def factorisation_advantage(device: torch.device) -> float:

@@ -559,7 +559,7 @@ def tile_side(device: torch.device) -> int:
     its free memory.
     """
     side = TILE_SIDE.get(device.type, DEFAULT_SIDE)
-    return memory.side_that_fits(device, side) if device.type in memory.MEASURED_TYPES else side
+    return memory.side_that_fits(device, side) if device.type in memory.DEVICE_TYPES else side
 
 
 def with_tiles_that_fit(

@@ -16,9 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LARGEST_DIM = 32  # beyond, distances are cheaper as a matrix product
-LARGEST_WIDTH = 32  # columns of W; beyond, tiles and matrix products are faster
-LARGEST_OFFSET = 2**31 // 2  # 32-bit integers, a tile beyond the last row included
+LARGEST_WIDTH = 32  # columns of X, and of W; beyond, tiles and matrix products are faster
+# 32-bit integers, a tile beyond the last row included
+LARGEST_OFFSET = torch.iinfo(torch.int32).max // 2
 # That few rows are spread over, some for every multiprocessor: the same on every device, as the
 # order of the sums is
 PROGRAMS = 1024
@@ -31,7 +31,7 @@ def product(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> Tensor:
 
     Args:
         profile: key of ``PROFILES``.
-        X: (m, d), d at most ``LARGEST_DIM``, float32 or float64.
+        X: (m, d), d at most ``LARGEST_WIDTH``, float32 or float64.
         Z: (n, d).
         W: (n, s), s from 1 to ``LARGEST_WIDTH``.
     """
@@ -59,7 +59,7 @@ def rowwise(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> tuple[Tensor, Tens
 
     Args:
         profile: key of ``PROFILES``.
-        X: (s · q, d), the points of function 0 first; d at most ``LARGEST_DIM``, float32 or
+        X: (s · q, d), the points of function 0 first; d at most ``LARGEST_WIDTH``, float32 or
             float64.
         Z: (n, d).
         W: (n, s).

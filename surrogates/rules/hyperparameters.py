@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from surrogates import checks
-from surrogates.rules.limits import lengthscale_limits
+from surrogates.rules.limits import lengthscale_limits, resolution
 
 ModelT = TypeVar("ModelT", bound=SingleTaskGP)
 # The steps done, and an estimate of the objective in nats (larger is better)
@@ -23,7 +23,6 @@ StepCallback = Callable[[int, float], None]
 
 PARTS = ("mean_module", "covar_module", "likelihood")  # of a model whose likelihood is theirs
 ABOVE_BOUND = 1e-3  # of a lower bound, by which a hyperparameter that is searched exceeds it
-SMALLEST_GAP = 1e-8  # between a hyperparameter and its bound, where the raw value may be infinite
 
 
 def training_data(model: SingleTaskGP) -> tuple[Tensor, Tensor]:
@@ -250,4 +249,5 @@ def _is_bounded(bound: Tensor) -> bool:
 
 
 def _gap(bound: Tensor) -> float:
-    return max(SMALLEST_GAP, 8.0 * torch.finfo(bound.dtype).eps * bound.abs().max().item())
+    # On the bound itself the raw value may be infinite
+    return max(resolution(), 8.0 * torch.finfo(bound.dtype).eps * bound.abs().max().item())

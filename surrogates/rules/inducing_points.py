@@ -3,6 +3,7 @@
 Distances are Euclidean; given a ``lengthscale``, a number or (d,), in units of it.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,6 @@ from torch import Tensor
 from surrogates import checks, memory
 
 INDUCING_METHODS = ("k-means", "random", "neighbours")
-KMEANS_BATCH = 4096  # data of a pass, where the distances of all to the centres are too many
-BISECTIONS = 30
-SAME = 1e-3  # distance of centres that count as one
 
 
 def choose_inducing_points(
@@ -91,14 +89,15 @@ def k_means(
         return torch.cat([centres, random_subset(X, m, generator)[len(distinct) :]])
     from sklearn.cluster import KMeans, MiniBatchKMeans  # slow to import
 
-    if len(X) <= memory.part_size(m):
+    at_once = memory.part_size(m)
+    if len(X) <= at_once:
         clustering = KMeans(m, n_init=1, random_state=seed)
     else:
         clustering = MiniBatchKMeans(
             m,
             n_init=1,
-            batch_size=KMEANS_BATCH,
-            init_size=max(3 * m, KMEANS_BATCH),
+            batch_size=max(m, at_once),
+            init_size=max(3 * m, at_once),
             random_state=seed,
         )
     moved = _apart(clustering.fit(data).cluster_centers_, distinct)
@@ -186,9 +185,7 @@ def _kept_at_least(points: np.ndarray, m: int) -> Tensor:
     kept = torch.arange(len(points), device="cpu")
     low = 0.0
     high = float(np.linalg.norm(np.ptp(points, axis=0)))
-    for _ in range(BISECTIONS):
-        if len(kept) <= m + m // 100:
-            break
+    while len(kept) > m + m // 100 and high - low > np.finfo(float).eps * high:
         radius = 0.5 * (low + high)
         found = _kept(points, search, radius)
         if len(found) >= m:
@@ -203,7 +200,9 @@ def _apart(centres: np.ndarray, points: np.ndarray) -> np.ndarray:
     """Return the centres with those on an earlier one replaced by the points furthest from what is
     left.
     """
-    kept = centres[_kept(centres, _neighbours(centres), SAME).numpy()]
+    # The kernel between closer ones is 1 in float32
+    same = math.sqrt(torch.finfo(torch.float32).eps)
+    kept = centres[_kept(centres, _neighbours(centres), same).numpy()]
     if len(kept) == len(centres):
         return centres
     distances = _neighbours(kept).kneighbors(points, 1)[0][:, 0]

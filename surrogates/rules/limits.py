@@ -18,7 +18,6 @@ from surrogates.operators.forms import leaves
 # Likelihoods whose noise variances are inferred from the data
 INFERRED_NOISE = (GaussianLikelihood, HadamardGaussianLikelihood)
 LONGEST = 1e3  # times the range of an input: the kernel no longer depends on it
-ROOM = 1e3  # of the largest number, for sums and multiples of a squared distance
 LARGEST_ROUNDING = 0.1  # of a squared distance in lengthscales
 SHORTEST = 0.1  # times the median gap between its values: every two of them are uncorrelated
 
@@ -80,7 +79,9 @@ def check_range(kernel: Kernel, X: Tensor, *, takes_differences: bool) -> None:
         ValueError: naming the inputs, their range and the remedies.
     """
     precision = torch.finfo(X.dtype)
-    largest = precision.max / ROOM if takes_differences else LARGEST_ROUNDING / precision.eps
+    # There is room for sums and multiples of a squared distance
+    room = precision.eps * precision.max
+    largest = room if takes_differences else LARGEST_ROUNDING / precision.eps
     for part, columns in parts_with_lengthscales(kernel, X.shape[-1]):
         if not isinstance(part, RBFKernel | MaternKernel | RQKernel):
             continue

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks, memory
+from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 from surrogates.operators.rates import rates_of
 from surrogates.solvers.cells import SMOOTH
 from surrogates.solvers.cg import CG
@@ -30,11 +31,10 @@ from surrogates.systems.system import Apply, BlockSystem, LinearSystem
 # triangular solve
 PRECONDITION = 7.0
 PLAIN_SLOWER = 1.5  # median of CG(None)'s epochs over their forecast
-DIRECT_ADVANTAGE = 1.15  # a direct solve, which is far more accurate, may cost so much more
 # Share of the free memory that a direct solve may fill: running out of memory ends the process
 DIRECT_SHARE = 0.75
+DIRECT_ADVANTAGE = 1.15  # a direct solve, which is far more accurate, may cost so much more
 EPOCHS_AROUND = 2.0  # a solve takes one before its steps, for its start or a factor, and one after
-SMALLEST_ITERATIVE = 1000  # rows; smaller systems are solved directly without a forecast
 PATIENCE = 3.0  # an iteration that takes so many times its forecast gives way to a direct solve
 
 
@@ -130,7 +130,7 @@ class Auto(Solver):
                 " the least between them",
             )
         fits = self._fits_directly(blocks)
-        if n < SMALLEST_ITERATIVE and fits:
+        if n <= CHEAP_FACTOR_UP_TO and fits:
             return Choice(Cholesky(), f"Cholesky(): n = {n} is small")
         probe = SpectrumModel.of(
             blocks, torch.Generator().manual_seed(0) if generator is None else generator

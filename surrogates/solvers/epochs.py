@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from surrogates.solvers.order import Order
+from surrogates.solvers.run import CLEAR_CHANGE
 from surrogates.solvers.state import State
 from surrogates.systems.system import Rows
 
-GROWTH_ALLOWED = 2.0  # a residual this many times the best seen means divergence, not noise
 STEP_REDUCTION = 0.25
 SHORTEST_WINDOW = 10
 
@@ -106,9 +106,7 @@ class EpochMonitor(State):
         """Whether a window ended with this step, and ``residual`` is new."""
         return self.steps == 0
 
-    def judge(
-        self, iterates: Tensor, growth_allowed: float = GROWTH_ALLOWED
-    ) -> tuple[Self, Tensor]:
+    def judge(self, iterates: Tensor, growth_allowed: float = CLEAR_CHANGE) -> tuple[Self, Tensor]:
         """End the window; return the columns (s,) that diverged, and must go back to the
         checkpoint.
 

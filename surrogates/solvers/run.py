@@ -31,7 +31,9 @@ STALLED = "some columns stopped improving: the precision or the step is exhauste
 ZEROS = "0 is returned for columns whose residual was above 1, which is that of 0"
 # Note for weights solved in float64 and then rounded to float32
 TOO_LARGE = "float32 cannot hold the solution: its weights are too large"
-CLEAR_FALL = 0.5  # a residual that has fallen by less between two looks has stalled
+# A factor beyond what noise explains: a residual that has fallen by less between two looks has
+# stalled, and one that has risen by more diverges
+CLEAR_CHANGE = 2.0
 # A decimal digit: a sweep that leaves more of a residual hands over to a finer arithmetic, rounding
 # below so much of what is allowed is accepted, and rounding may explain what is below its inverse
 DIGIT = 0.1

@@ -14,12 +14,11 @@ from surrogates.solvers.acceleration import Momentum, accelerate
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
 from surrogates.solvers.cells import Cells
 from surrogates.solvers.epochs import (
-    GROWTH_ALLOWED,
     STEP_REDUCTION,
     EpochMonitor,
     describe_reduction,
 )
-from surrogates.solvers.run import Start
+from surrogates.solvers.run import CLEAR_CHANGE, Start
 from surrogates.solvers.solver import IterativeSolver
 from surrogates.solvers.state import State
 from surrogates.systems.preconditioners import (
@@ -285,7 +284,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         # with noise.
         lenient = self.preconditioner.is_exact or state.sampler is not None
         monitor, diverged = state.monitor.judge(
-            state.W, LENIENT_GROWTH if lenient else GROWTH_ALLOWED
+            state.W, LENIENT_GROWTH if lenient else CLEAR_CHANGE
         )
         W = torch.where(diverged, monitor.checkpoint, state.W, out=state.W)
         momentum = state.momentum
@@ -340,7 +339,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         if state.average is None or state.count < self._first_averaged(system, state.block_size):
             # In the middle of a divergence, the best iterate; `not <=` for a residual that is not a
             # number.
-            sound = state.residual <= GROWTH_ALLOWED * state.monitor.best
+            sound = state.residual <= CLEAR_CHANGE * state.monitor.best
             if bool(sound.all()):
                 return state.W
             return torch.where(sound, state.W, state.monitor.checkpoint)

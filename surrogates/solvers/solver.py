@@ -17,7 +17,7 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.solvers.checkpoint import ENDED, Checkpoint, Keeper, digest
 from surrogates.solvers.run import (
-    CLEAR_FALL,
+    CLEAR_CHANGE,
     DIGIT,
     MARGIN,
     STALLED,
@@ -593,7 +593,7 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         running = sweep.running
         rounding = run.rounding(estimate)
         may_be_rounding = DIGIT * residual * run.norms[sweep.columns[running]] <= rounding
-        stalled = may_be_rounding & (residual > CLEAR_FALL * sweep.before[running])
+        stalled = may_be_rounding & (CLEAR_CHANGE * residual > sweep.before[running])
         return stalled | (sweep.num_lost > len(running))
 
     def _parts(self, run: Run[SystemT], sweep: Sweep[StateT]) -> Parts:

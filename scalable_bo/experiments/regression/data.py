@@ -23,7 +23,6 @@ from scalable_bo._packages import require
 NUM_SPLITS = 10
 DEFAULT_DATA_DIR = Path("../shared/data/uci")
 TABLE_ENDINGS = (".parquet", ".csv")
-_FEWEST_ROWS = 10
 _PROJECT = Path(__file__).resolve().parents[3]
 _HYPERPARAMETERS = "matern32_hyperparameters.json"
 _SOURCES = (
@@ -206,10 +205,8 @@ def read_numbers(path: Path, target: str) -> np.ndarray[Any, Any]:
             f" infinite ones (the first is row {int(bad.any(1).argmax())}, columns {columns}). Fill"
             " them in or drop those rows."
         )
-    if len(values) < _FEWEST_ROWS:
-        raise ValueError(
-            f"`data`: {path} must have at least {_FEWEST_ROWS} rows, got {len(values)}."
-        )
+    if len(values) < NUM_SPLITS:
+        raise ValueError(f"`data`: {path} must have at least {NUM_SPLITS} rows, got {len(values)}.")
     return values
 
 

@@ -10,12 +10,12 @@ import torch
 
 from benchmarks.traces.figure_of_traces import plot_solvers
 from benchmarks.traces.trace_cell import (
-    EXACT_UP_TO,
     THOMPSON,
     TraceCell,
     load_system,
 )
 from scalable_bo.experiments.cells import run_cell
+from surrogates.regressors.gp_regressor import MOST_JOINT
 from tests.refusals import assert_refused
 
 SMALL = TraceCell("cg", THOMPSON, n=150, noise=1e-2, epochs=30.0, points=4, dtype="float64")
@@ -103,7 +103,7 @@ def test_without_the_exact_solution_there_are_no_distances_and_no_limit() -> Non
     checkpoints = run_cell(replace(SMALL, exact=False, points=1))["checkpoints"]
     assert checkpoints[0]["mean_error"] is None
     assert checkpoints[0]["test_rmse"] > 0
-    assert TraceCell("cg", THOMPSON, n=EXACT_UP_TO + 1, exact=False).n == EXACT_UP_TO + 1
+    assert TraceCell("cg", THOMPSON, n=MOST_JOINT + 1, exact=False).n == MOST_JOINT + 1
 
 
 def test_settings_out_of_range_are_refused() -> None:
@@ -118,7 +118,7 @@ def test_settings_out_of_range_are_refused() -> None:
         dtype=["half"],
     )
     with pytest.raises(ValueError, match="computed for up to 20000 points, got 20001. Use --no-ex"):
-        replace(SMALL, n=EXACT_UP_TO + 1)
+        replace(SMALL, n=MOST_JOINT + 1)
 
 
 def test_a_data_set_that_is_not_there_is_named(data_dir: Path) -> None:

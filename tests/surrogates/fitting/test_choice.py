@@ -29,6 +29,7 @@ from surrogates import (
     fit,
 )
 from surrogates.fitting import choice
+from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 from tests import problems
 from tests.pairs import each_pair
 from tests.problems import likelihood_of
@@ -89,13 +90,13 @@ def hyperparameters(model: PathwiseGP) -> Tensor:
 @pytest.mark.parametrize(
     ("make", "n", "methods"),
     [
-        (PathwiseGP, choice.FIT_EXACT_UP_TO, ("exact",)),
-        (PathwiseGP, choice.FIT_EXACT_UP_TO + 1, ("sample", "sample")),
-        (PathwiseGP, choice.WHOLE_UP_TO + 1, ("sample", "iterative")),
+        (PathwiseGP, CHEAP_FACTOR_UP_TO, ("exact",)),
+        (PathwiseGP, CHEAP_FACTOR_UP_TO + 1, ("sample", "sample")),
+        (PathwiseGP, choice.EXACT_UP_TO + 1, ("sample", "iterative")),
         (PathwiseGP, choice.SAMPLE_IS_DENSE_UP_TO + 1, ("sample", "minibatch", "iterative")),
         (PathwiseGP, choice.REFINE_UP_TO, ("sample", "minibatch", "iterative")),
         (PathwiseGP, choice.REFINE_UP_TO + 1, ("sample", "minibatch")),
-        (lambda X, Y: PathwiseGP(X, Y.expand(-1, 2)), choice.FIT_EXACT_UP_TO + 1, ("exact",)),
+        (lambda X, Y: PathwiseGP(X, Y.expand(-1, 2)), CHEAP_FACTOR_UP_TO + 1, ("exact",)),
         (
             lambda X, Y: PathwiseGP(X, Y, input_transform=Warp(d=1, indices=[0])),
             choice.REFINE_UP_TO + 1,

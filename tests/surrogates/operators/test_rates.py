@@ -58,7 +58,7 @@ def test_a_device_is_measured_once(monkeypatch: pytest.MonkeyPatch, device: torc
         made.append(arguments)
         return replace(rates_of(CPU), evaluate=128.0)
 
-    monkeypatch.setattr(memory, "MEASURED_TYPES", {NAME})
+    monkeypatch.setattr(memory, "DEVICE_TYPES", {NAME})
     monkeypatch.setattr(rates, "measured_rates", noted)
     rates._measured.cache_clear()
     try:
@@ -91,7 +91,7 @@ def test_blocks_are_smaller_where_factorising_is_dear(
     monkeypatch: pytest.MonkeyPatch, device: torch.device
 ) -> None:
     found = replace(rates_of(CPU), column=2.2, block_factorise=6.0)
-    monkeypatch.setattr(memory, "MEASURED_TYPES", {NAME})
+    monkeypatch.setattr(memory, "DEVICE_TYPES", {NAME})
     monkeypatch.setattr(rates, "_measured", lambda device: found)
     whole = default_block_size(10_000, 64)
     assert default_block_size(10_000, 64, CPU) == whole == 1068

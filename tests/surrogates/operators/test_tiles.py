@@ -11,7 +11,7 @@ from tests.simulated_device import NAME, simulated_device
 def test_tiles_of_a_device_fit_in_its_memory_and_those_of_a_cpu_are_fixed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory, "MEASURED_TYPES", {NAME})
+    monkeypatch.setattr(memory, "DEVICE_TYPES", {NAME})
     monkeypatch.setattr(memory, "side_that_fits", lambda device, side: min(side, 4096))
     with simulated_device() as device:
         assert tiles.tile_side(device) == 4096
