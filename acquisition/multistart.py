@@ -7,7 +7,7 @@ Notation: s functions, k starts for each, points (s, k, d).
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from acquisition.constraints import FeasibleSet
 from surrogates import SamplePaths, memory
 from surrogates.operators.differentiable import KernelBasis
+from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 from surrogates.operators.tiles import tile_side
 from surrogates.systems.system import Rows
 
@@ -28,15 +29,11 @@ KEPT = 1 / 3
 FEWEST_KEPT = 4
 LAST_RATE = 0.1  # of the learning rate, at the end of an ascent
 # For ascents on functions of few terms
-NUM_CENTRES = 1000
 FEWEST_STARTS = 10
 CHECKED_EVERY = 8  # rounds of starts, of which no start is a centre
 LARGEST_ERROR = 0.25  # there, beside how far the values of a path differ from start to start
 NUM_REACHED = 14  # points of each path that it goes on from
-FEWER_STEPS = 2  # by which the steps of a second ascent are divided
-SECOND_RATE = 0.3  # of the first ascent's
 OWN_STEPS = 10  # of the paths themselves, at the end
-OWN_RATE = 0.05
 
 
 class Functions(Protocol):
@@ -236,100 +233,47 @@ def ascend(
     return points, sign * best_values
 
 
-class Ascent(Protocol):
-    """Ascends functions from starts (s, k, d), as :func:`ascend` does:
-    returns the best points visited (s, k, d) and their values (s, k).
+def condensed(
+    paths: Functions,
+    starts: Tensor,
+    reach: Tensor,
+    quick: Functions | None = None,
+    num_centres: int = CHEAP_FACTOR_UP_TO,
+) -> SamplePaths | None:
+    """Return functions of few terms that agree with ``paths`` at ``starts`` (s, k, d) of their
+    ascents, and around these where they are fewer: combinations of the kernel at centres, without
+    random features. ``None`` where they gain nothing: among few data or starts, and where some of
+    the starts, or points beside those that are centres, show that so few terms do not do.
+
+    Args:
+        reach: (d,) the standard deviation of centres around starts, such as the length of a first
+            step: what ascents are to climb is the slope, too.
+        quick: by which values at the starts are compared, see :func:`coarse`; ``None`` for the
+            paths.
+        num_centres: c.
     """
+    k = starts.shape[1]
+    if not isinstance(paths, SamplePaths) or not isinstance(paths.data, KernelBasis):
+        return None
+    if _are_few(len(paths.weights), k, num_centres):
+        return None
+    is_checked = torch.zeros(k, dtype=torch.bool, device=starts.device)
+    is_checked[::CHECKED_EVERY] = True
+    centres = _around(starts[:, ~is_checked], num_centres, reach)
+    functions = paths.condensed(centres)
+    checked = _beside(starts[:, is_checked], centres, reach)
+    values = (quick or paths).each(checked)
+    error = (functions.each(checked) - values).square().mean()
+    agree = bool(error <= LARGEST_ERROR**2 * values.var(dim=1).mean())
+    return functions if agree else None
 
-    def __call__(
-        self, functions: Functions, starts: Tensor, *, num_steps: int, learning_rate: Tensor
-    ) -> tuple[Tensor, Tensor]: ...
 
-
-@dataclass(frozen=True, eq=False)
-class Condensed:
-    """Paths, and functions of a thousand terms that agree with them at starts of their ascents,
-    and around these where they are fewer.
-
-    Attributes:
-        paths: s of them.
-        functions: for each a combination of the kernel at ``centres``, without random features.
-        centres: (c, d).
-        reach: (d,) how far around the starts the centres lie.
+def furthest(points: Tensor, values: Tensor) -> Tensor:
+    """Return the points (s, k, d) of each path with the largest values (s, k), from which it goes
+    on.
     """
-
-    paths: SamplePaths
-    functions: SamplePaths
-    centres: Tensor
-    reach: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        paths: Functions,
-        starts: Tensor,
-        reach: Tensor,
-        quick: Functions | None = None,
-        num_centres: int = NUM_CENTRES,
-    ) -> Self | None:
-        """Return what ascends ``paths`` from ``starts`` (s, k, d) at less cost; ``None`` where
-        nothing does: among few data or starts, and where some of the starts, or points beside those
-        that are centres, show that a thousand terms are too few.
-
-        Args:
-            reach: (d,) the standard deviation of centres around starts, such as the length of a
-                first step: what ascents are to climb is the slope, too.
-            quick: by which values at the starts are compared, see :func:`coarse`; ``None`` for the
-                paths.
-            num_centres: c.
-        """
-        k = starts.shape[1]
-        if not isinstance(paths, SamplePaths) or not isinstance(paths.data, KernelBasis):
-            return None
-        if _are_few(len(paths.weights), k, num_centres):
-            return None
-        is_checked = torch.zeros(k, dtype=torch.bool, device=starts.device)
-        is_checked[::CHECKED_EVERY] = True
-        centres = _around(starts[:, ~is_checked], num_centres, reach)
-        functions = paths.condensed(centres)
-        checked = _beside(starts[:, is_checked], centres, reach)
-        values = (quick or paths).each(checked)
-        error = (functions.each(checked) - values).square().mean()
-        agree = bool(error <= LARGEST_ERROR**2 * values.var(dim=1).mean())
-        return cls(paths, functions, centres, reach) if agree else None
-
-    def ascend(
-        self, starts: Tensor, ascend: Ascent, *, num_steps: int, learning_rate: Tensor, sign: float
-    ) -> tuple[Tensor, Tensor]:
-        """Ascend the functions from all starts, once more from the best points reached, where half
-        of the centres move to, and at last the paths themselves; return the best points of these
-        (s, 14, d) and their values (s, 14).
-
-        Args:
-            starts: (s, k, d).
-            ascend: what ascends functions from starts.
-            num_steps: of the first ascent; :func:`total_steps` of all.
-            learning_rate: of the first ascent.
-            sign: 1 to maximise, −1 to minimise.
-        """
-        points, values = ascend(
-            self.functions, starts, num_steps=num_steps, learning_rate=learning_rate
-        )
-        reached = furthest(points, sign * values)
-        half = len(self.centres) // 2
-        centres = _around(reached, half, SECOND_RATE * self.reach)
-        closer = self.paths.condensed(torch.cat([centres, self.centres[:half]]))
-        fewer = num_steps // FEWER_STEPS
-        rate = SECOND_RATE * learning_rate
-        points, values = ascend(closer, reached, num_steps=fewer, learning_rate=rate)
-        reached = furthest(points, sign * values)
-        rate = OWN_RATE * learning_rate
-        return ascend(self.paths, reached, num_steps=OWN_STEPS, learning_rate=rate)
-
-
-def total_steps(num_steps: int) -> int:
-    """Return how many steps :meth:`Condensed.ascend` takes."""
-    return num_steps + num_steps // FEWER_STEPS + OWN_STEPS
+    best = values.topk(min(NUM_REACHED, points.shape[1]), dim=1).indices
+    return points.take_along_dim(best.unsqueeze(-1), dim=1)
 
 
 class _Ascent:
@@ -454,15 +398,14 @@ def starts_kept(num_starts: int, num_steps: int) -> list[int]:
 
 def terms_ascended(num_data: int, num_starts: int, num_steps: int) -> int:
     """Return how many terms the evaluations of a path have in all in an ascent that prunes: by
-    functions of few terms, as most paths allow, where :meth:`Condensed.of` may find some.
+    functions of few terms, as most paths allow, where :func:`condensed` may find some.
     """
     evaluations = sum(starts_kept(num_starts, num_steps))
-    if _are_few(num_data, num_starts, NUM_CENTRES) or num_steps <= OWN_STEPS:
+    if _are_few(num_data, num_starts, CHEAP_FACTOR_UP_TO) or num_steps <= OWN_STEPS:
         return num_data * evaluations
-    reached = min(NUM_REACHED, num_starts)
-    evaluations += sum(starts_kept(reached, num_steps // FEWER_STEPS))
-    own = math.ceil(num_starts / CHECKED_EVERY) + sum(starts_kept(reached, OWN_STEPS))
-    return NUM_CENTRES * evaluations + num_data * own
+    own = sum(starts_kept(min(NUM_REACHED, num_starts), OWN_STEPS))
+    checks = math.ceil(num_starts / CHECKED_EVERY)
+    return CHEAP_FACTOR_UP_TO * evaluations + num_data * (own + checks)
 
 
 def _are_few(num_data: int, num_starts: int, num_centres: int) -> bool:
@@ -493,14 +436,6 @@ def _around(points: Tensor, count: int, reach: Tensor) -> Tensor:
         len(index), points.shape[-1], generator=generator, dtype=points.dtype, device="cpu"
     )
     return torch.cat([chosen, chosen[index] + reach * moves.to(points.device)])
-
-
-def furthest(points: Tensor, values: Tensor) -> Tensor:
-    """Return the points (s, k, d) of each path with the largest values (s, k), from which it goes
-    on.
-    """
-    best = values.topk(min(NUM_REACHED, points.shape[1]), dim=1).indices
-    return points.take_along_dim(best.unsqueeze(-1), dim=1)
 
 
 def _beside(points: Tensor, centres: Tensor, reach: Tensor) -> Tensor:

@@ -20,14 +20,15 @@ from acquisition.candidates import (
 )
 from acquisition.constraints import FeasibleSet, LinearConstraint, TooFewPoints
 from acquisition.multistart import (
+    LAST_RATE,
     OWN_STEPS,
-    Condensed,
     Functions,
     SharedFunctions,
     ascend,
     coarse,
+    condensed,
+    furthest,
     screen,
-    total_steps,
 )
 from acquisition.outcomes import (
     Demands,
@@ -128,7 +129,8 @@ class ParallelThompsonSampling:
             0.5, d = 8).
         prune: leave starts behind and let the learning rate fall; among 4000 data or more, ascend
             most of the way on functions of a thousand terms where these agree with the paths, see
-            :class:`Condensed`. ``False`` takes all steps from all starts at one rate, as published.
+            :func:`acquisition.multistart.condensed`. ``False`` takes all steps from all starts at
+            one rate, as published.
         maximize: ``False`` to take minimisers.
         shared: make the batch in all processes of ``torch.distributed`` together: each draws its
             share of the paths, as ``PathwiseGP.paths(q, shared=True)`` has it, and maximises them
@@ -452,8 +454,12 @@ class ParallelThompsonSampling:
             dtype=bounds.dtype,
             device=bounds.device,
         )
-        condensed = self._condensed(functions, starts, rate * (bounds[1] - bounds[0]), quick)
-        steps = self.num_steps if condensed is None else total_steps(self.num_steps)
+        # Of shared paths it would hang on which of them a process has
+        may_be_condensed = self.prune and not self.shared and self.num_steps > OWN_STEPS
+        reach = rate * (bounds[1] - bounds[0])
+        of_few_terms = condensed(functions, starts, reach, quick) if may_be_condensed else None
+        num_steps = self.num_steps if of_few_terms is None else OWN_STEPS
+        steps = num_steps if of_few_terms is None else self.num_steps + num_steps
         climb = partial(
             ascend,
             bounds=bounds,
@@ -463,23 +469,14 @@ class ParallelThompsonSampling:
             unit_gradients=isinstance(functions, OutcomePaths) and functions.is_constrained,
             after_step=self._report("ascent", steps, rows),
         )
-        if condensed is not None:
-            points, values = condensed.ascend(
-                starts, climb, num_steps=self.num_steps, learning_rate=rate, sign=sign
+        if of_few_terms is not None:
+            points, values = climb(
+                of_few_terms, starts, num_steps=self.num_steps, learning_rate=rate
             )
-            return best_first(points, sign * values)
-        points, values = climb(functions, starts, num_steps=self.num_steps, learning_rate=rate)
+            starts = furthest(points, sign * values)
+            rate = LAST_RATE * rate
+        points, values = climb(functions, starts, num_steps=num_steps, learning_rate=rate)
         return best_first(points, sign * values)
-
-    def _condensed(
-        self, functions: Functions, starts: Tensor, reach: Tensor, quick: Functions
-    ) -> Condensed | None:
-        """Return what ascends most of the way at less cost; ``None`` where nothing does. Of shared
-        paths it would hang on which of them a process has.
-        """
-        if self.shared or not self.prune or self.num_steps <= OWN_STEPS:
-            return None
-        return Condensed.of(functions, starts, reach, quick)
 
     def _others(
         self,

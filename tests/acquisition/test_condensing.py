@@ -7,9 +7,10 @@ import torch
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from acquisition import AcquisitionProgress, ParallelThompsonSampling, ascend, multistart
-from acquisition.multistart import Condensed, total_steps
+from acquisition import AcquisitionProgress, ParallelThompsonSampling, multistart, thompson
+from acquisition.multistart import OWN_STEPS, condensed
 from surrogates import Cholesky, PathwiseGP, SamplePaths, gaussian_likelihood
+from surrogates.operators.differentiable import KernelBasis
 from tests import problems
 
 UNIT = torch.tensor([[0.0] * 3, [1.0] * 3], dtype=torch.float64)
@@ -19,7 +20,7 @@ REACH = torch.full((3,), 0.05, dtype=torch.float64)
 SMALL = {"num_candidates": 100, "num_rounds": 20, "num_starts": 20, "num_steps": 40}
 
 
-condense = partial(Condensed.of, num_centres=100)  # a quarter of the data
+condense = partial(condensed, num_centres=100)  # a quarter of the data
 
 
 def model(lengthscale: float = 0.7, dtype: torch.dtype = torch.float64) -> PathwiseGP:
@@ -54,9 +55,9 @@ def test_condensed_ascents_lose_nothing_that_counts(dtype, maximize, monkeypatch
     settings = {**SMALL, "maximize": maximize, "repeats": True}
     bounds = UNIT.to(dtype)
     sampler = ParallelThompsonSampling(gp, bounds, **settings, callback=reports.append)
-    monkeypatch.setattr(Condensed, "of", condense)
+    monkeypatch.setattr(thompson, "condensed", condense)
     batch = sampler.generate(NUM_PATHS, paths=paths)
-    assert reports[-1] == AcquisitionProgress("ascent", total_steps(40), total_steps(40))
+    assert reports[-1] == AcquisitionProgress("ascent", 40 + OWN_STEPS, 40 + OWN_STEPS)
 
     monkeypatch.undo()
     exact = ParallelThompsonSampling(gp, bounds, **settings).generate(NUM_PATHS, paths=paths)
@@ -65,23 +66,6 @@ def test_condensed_ascents_lose_nothing_that_counts(dtype, maximize, monkeypatch
     deviation = (values_at(paths, exact) - paths.mean(exact)).std()
     assert loss.mean() < 0.01 * deviation
     assert loss.max() < 0.1 * deviation
-
-
-def test_the_values_returned_are_those_of_the_paths() -> None:
-    paths = model().paths(NUM_PATHS)
-    condensed = condense(paths, starts(), REACH)
-    assert condensed is not None
-    lengths = []
-
-    def climb(functions, points: Tensor, **settings: object) -> tuple[Tensor, Tensor]:
-        lengths.append((len(functions.weights), settings["num_steps"]))
-        return ascend(functions, points, UNIT, prune=True, **settings)
-
-    rate = torch.tensor(0.05)
-    points, values = condensed.ascend(starts(), climb, num_steps=20, learning_rate=rate, sign=1.0)
-    assert points.shape == (NUM_PATHS, multistart.NUM_REACHED, 3)
-    torch.testing.assert_close(values, paths.each(points))
-    assert lengths == [(100, 20), (100, 10), (NUM_DATA, 10)]
 
 
 def test_paths_that_few_terms_do_not_describe_are_ascended_themselves() -> None:
@@ -105,13 +89,14 @@ def test_few_data_or_starts_are_not_condensed() -> None:
 def test_few_distinct_starts_have_centres_around_them() -> None:
     paths = model(lengthscale=0.4).paths(NUM_PATHS)
     few = starts(3).repeat(1, 7, 1)[:1].expand(NUM_PATHS, -1, -1)
-    condensed = condense(paths, few, REACH)
-    assert condensed is not None
-    distances = torch.cdist(
-        condensed.centres, few[0, :3], compute_mode="donot_use_mm_for_euclid_dist"
-    ).amin(1)
+    functions = condense(paths, few, REACH)
+    assert functions is not None and isinstance(functions.data, KernelBasis)
+    centres = functions.data.Z
+    distances = torch.cdist(centres, few[0, :3], compute_mode="donot_use_mm_for_euclid_dist").amin(
+        1
+    )
     assert int((distances == 0).sum()) == 3
-    assert len(condensed.centres) == 100 and 0.02 < distances[3:].mean() < 0.15
+    assert len(centres) == 100 and 0.02 < distances[3:].mean() < 0.15
 
     def slopes(functions: SamplePaths) -> Tensor:
         points = few[:, :3].clone().requires_grad_()
@@ -119,4 +104,4 @@ def test_few_distinct_starts_have_centres_around_them() -> None:
         return slope
 
     exact = slopes(paths)
-    assert (slopes(condensed.functions) - exact).norm() < 0.1 * exact.norm()
+    assert (slopes(functions) - exact).norm() < 0.1 * exact.norm()
