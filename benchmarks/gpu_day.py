@@ -142,7 +142,7 @@ class Day:
 
 
 def ceilings(day: Day) -> Iterator[DayStep]:
-    tests = ("tests/surrogates/operators/test_sparse.py",) if day.small else ("-m", "gpu")
+    tests = ("tests/surrogates/operators/test_quadratic.py",) if day.small else ("-m", "gpu")
     yield day.step(
         "tests", (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     )

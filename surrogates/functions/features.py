@@ -17,13 +17,12 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.functions.draws import orthogonal_directions, standard_normal
-from surrogates.functions.modulations import Amplitudes, Product, modulated
+from surrogates.functions.modulations import Amplitudes, modulated
 from surrogates.functions.spectra import Embedding, Found, WaveSource
 from surrogates.operators import native
 from surrogates.operators.differentiable import Features, combine, combine_rowwise
 from surrogates.operators.forms import StationaryKernel
 from surrogates.operators.linalg import matmul
-from surrogates.operators.sparse import matmul_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,32 +125,29 @@ class RandomFeatures(Features):
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return Φ(X), (m, F)."""
-        return self.scale.repeat(2) * torch.cat(self._waves(X, matmul), dim=1)
+        return self.scale.repeat(2) * torch.cat(self._waves(X), dim=1)
 
-    def _waves(self, X: Tensor, product: Product) -> tuple[Tensor, Tensor]:
+    def _waves(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cosines and the sines of the features at X (m, d), (m, F/2) each, without
-        their scale, by a ``product`` of rows and columns.
+        their scale.
         """
         X = self.embedding(X)
-        angles = product(X, self.frequencies)
+        angles = matmul(X, self.frequencies)
         waves = torch.cos(angles), torch.sin(angles)
         factors = [X @ factor[:-1] + factor[-1] for factor in self.amplitudes]
         if self.modulations:
-            factors.append(modulated(self.modulations, self.scale.square(), X, product))
+            factors.append(modulated(self.modulations, self.scale.square(), X))
         if factors:
             amplitude = math.prod(factors[1:], start=factors[0])
             waves = waves[0] * amplitude, waves[1] * amplitude
         return waves
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
-        product = matmul_rows if self.modulations else matmul
         weights = self._scaled(W).chunk(2)
         by_c = self._are_native(X, W)
         out = []
         for rows in self.chunks(X):
-            cosines, sines = (
-                native.waves(X[rows], self._panels) if by_c else self._waves(X[rows], product)
-            )
+            cosines, sines = native.waves(X[rows], self._panels) if by_c else self._waves(X[rows])
             out.append(matmul(sines, weights[1], add_to=matmul(cosines, weights[0])))
         return torch.cat(out)
 

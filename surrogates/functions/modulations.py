@@ -39,9 +39,8 @@ from surrogates.functions.draws import (
 )
 from surrogates.functions.mixing import permutation, shuffled
 from surrogates.functions.tasks import task_numbers
+from surrogates.operators.linalg import matmul
 from surrogates.operators.tanimoto import squared_lengths
-
-Product = Callable[[Tensor, Tensor], Tensor]
 
 LOWEST = -14.0  # log(t a) where 1e-6 of the kernel's variance is left to lower rates
 HIGHEST = 3.2  # log(t a) where 2e-11 is left to higher ones
@@ -94,11 +93,11 @@ class Modulation(_OfWaves):
     rates: Tensor
     active: Tensor
 
-    def __call__(self, X: Tensor, product: Product = torch.matmul) -> Tensor:
-        """Return B(X), (m, h), by a ``product`` of rows (m, c) and columns."""
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return B(X), (m, h)."""
         x = X if self._takes_all(X.shape[1]) else X[:, self.columns]
         square = squared_lengths(x).unsqueeze(1)
-        amplitude = product(x, self.slopes) * torch.exp(-0.5 * square * self.rates)
+        amplitude = matmul(x, self.slopes) * torch.exp(-0.5 * square * self.rates)
         return torch.where(self.active & (square != 0.0), amplitude, 1.0)
 
     def deviation(self, X: Tensor) -> Tensor:
@@ -127,7 +126,7 @@ class TaskAmplitudes(_OfWaves):
     deviations: Tensor
     active: Tensor
 
-    def __call__(self, X: Tensor, product: Product = torch.matmul) -> Tensor:
+    def __call__(self, X: Tensor) -> Tensor:
         """Return B(X), (m, h)."""
         return torch.where(self.active, self.table[self._tasks(X)], 1.0)
 
@@ -146,13 +145,12 @@ def modulated(
     modulations: tuple[Amplitudes, ...],
     weights: Tensor,
     X: Tensor,
-    product: Product = torch.matmul,
 ) -> Tensor:
     """Return the amplitudes (m, h) of waves with ``weights`` (h,), whose weighted mean square is
     what it is to be at every point: over the waves of each summand, those that the same factors
-    modulate; by a ``product`` of rows (m, c) and columns.
+    modulate.
     """
-    parts = [part(X, product) for part in modulations]
+    parts = [part(X) for part in modulations]
     amplitudes = math.prod(parts[1:], start=parts[0])
     patterns = torch.stack([part.active for part in modulations])
     if patterns.all():  # the same for all

@@ -19,7 +19,6 @@ from surrogates import memory
 from surrogates.operators import cuda, native
 from surrogates.operators.forms import PROFILES, StationaryKernel, composed, kind_of, unscaled
 from surrogates.operators.linalg import matmul
-from surrogates.operators.sparse import SparseRows, sparse_rows
 from surrogates.operators.tanimoto import TanimotoForm, TanimotoKernel, squared_lengths
 
 Index = slice | Tensor
@@ -425,7 +424,6 @@ class TanimotoTiles(KernelTiles):
             (squared_lengths(self.L), squared_lengths(self.R)) if squares is None else squares
         )
         self.meets_zeros = bool((self.squares[0] == 0).any() & (self.squares[1] == 0).any())
-        self._tables: dict[tuple[int, int, int], Tensor] = {}
 
     def tile(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
         products, union = self._parts(i, j)
@@ -443,25 +441,9 @@ class TanimotoTiles(KernelTiles):
             gradient, self.X1[i]
         )
 
-    @cached_property
-    def _sparse(self) -> SparseRows | None:
-        return sparse_rows(self.L)
-
-    def _table(self, j: Index) -> Tensor:
-        """Return the fingerprints X2[j] as columns, for sums of its rows."""
-        if not isinstance(j, slice):
-            return self.R[j].T
-        place = j.indices(len(self.R))
-        if place not in self._tables:
-            self._tables[place] = self.R[j].T.contiguous()
-        return self._tables[place]
-
     def _parts(self, i: Index, j: Index) -> tuple[Tensor, Tensor]:
         """Return ⟨x, z⟩ and ‖x‖² + ‖z‖² − ⟨x, z⟩; 1 and 1 where both x and z are zero."""
-        if self._sparse is not None and isinstance(i, slice):
-            products = self._sparse.part(i).matmul(self._table(j))
-        else:
-            products = matmul(self.L[i], self.R[j].T)
+        products = matmul(self.L[i], self.R[j].T)
         union = torch.sub(self.squares[1][j], products).add_(self.squares[0][i].unsqueeze(1))
         if self.meets_zeros:
             both_zero = union == 0.0
