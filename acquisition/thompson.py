@@ -49,7 +49,7 @@ from acquisition.selection import (
     grid_neighbours,
 )
 from acquisition.trust_region import TrustRegion
-from surrogates import PathwiseGP, SamplePaths, checks, memory
+from surrogates import PathwiseGP, SamplePaths, checks
 from surrogates.functions.paths import BatchPaths
 from surrogates.systems.processes import require_same, shares
 from surrogates.systems.shared_rows import SharedRows
@@ -218,7 +218,6 @@ class ParallelThompsonSampling:
         sizes = [model.train_targets.shape[-1] for model in self.models]
         return f"ParallelThompsonSampling(models of {sizes} points, {self.bounds.shape[1]} inputs)"
 
-    @memory.keeping_freed()
     @torch.inference_mode(False)  # ascents need gradients, whatever the caller has switched off
     def generate(
         self,
@@ -285,7 +284,6 @@ class ParallelThompsonSampling:
             batch[~found] = self._others(functions, sign, usable, rounds, known, batch, found)
         return rows.of(0, batch)
 
-    @memory.keeping_freed()
     @torch.inference_mode(False)
     def choose(
         self,

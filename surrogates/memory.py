@@ -1,25 +1,21 @@
 """What a computation takes of the machine, and changes of the process.
 
 Memory is predicted: what fits is taken, what cannot is refused with its number before anything is
-allocated. Two settings of the process are changed, each for as long as a computation needs it: the
-C library's allocator, which keeps the memory of freed tensors for the next ones, and on CUDA the
+allocated. One setting of the process is changed, for as long as a computation needs it: on CUDA the
 precision of PyTorch's float32 products. With ``SCALABLE_BO_PROCESS_SETTINGS=keep`` in the
-environment both stay as they are (the default is ``change``): large tensors then cost more, and
-where the process allows TF32, kernel values lose up to 13 of their 24 bits.
+environment it stays as it is (the default is ``change``): where the process allows TF32, kernel
+values then lose up to 13 of their 24 bits.
 
 Few random numbers are drawn by the generator that was given, so that a seed means the same on every
 device; many on the device that uses them, since a CPU takes longer to draw and send them than the
 device to compute with them.
 """
 
-import ctypes
 import os
-import platform
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import cache
 from typing import TypeVar
 
 import psutil
@@ -37,19 +33,7 @@ SECONDS_BETWEEN_LOOKS = 1.0  # at a device's free memory: asking takes longer th
 SQUARES_HELD = 6  # matrices of one size that dense linear algebra holds at once, at most
 
 SWITCH = "SCALABLE_BO_PROCESS_SETTINGS"
-MAPPED_ANEW = 2**25  # bytes: the allocator maps larger tensors anew each time
-# of glibc's mallopt
-M_TRIM_THRESHOLD = -1
-M_MMAP_THRESHOLD = -3
-KEEPING = {M_MMAP_THRESHOLD: 2**27, M_TRIM_THRESHOLD: 2**31 - 1}  # bytes
-# What glibc comes to by itself once such blocks were freed
-USUAL = {M_MMAP_THRESHOLD: MAPPED_ANEW, M_TRIM_THRESHOLD: 2 * MAPPED_ANEW}
-ALLOCATOR_SETTINGS = (
-    "GLIBC_TUNABLES",
-    "MALLOC_MMAP_THRESHOLD_",
-    "MALLOC_TRIM_THRESHOLD_",
-    "MALLOC_TOP_PAD_",
-)
+PART_BYTES = 2**25  # of a temporary that is computed at a time
 
 Result = TypeVar("Result")
 Place = torch.device | str | torch.dtype  # as what holds tensors is moved to
@@ -75,10 +59,10 @@ def chunk_entries(device: torch.device) -> int:
 
 
 def part_size(num_entries: int, dtype: torch.dtype = torch.float64) -> int:
-    """Return how many rows are computed at a time where each takes ``num_entries`` numbers: as many
-    as the allocator keeps the memory of, and one at least.
+    """Return how many rows are computed at a time where each takes ``num_entries`` numbers, one at
+    least.
     """
-    return max(1, MAPPED_ANEW // (max(1, num_entries) * dtype.itemsize))
+    return max(1, PART_BYTES // (max(1, num_entries) * dtype.itemsize))
 
 
 def squares_bytes(num_entries: int, dtype: torch.dtype = torch.float64) -> int:
@@ -93,7 +77,6 @@ def available(device: torch.device) -> int:
     if device.type == "cuda":
         kept_by_torch = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept_by_torch
-    give_back()  # what `keeping_freed` holds is free
     return psutil.virtual_memory().available
 
 
@@ -236,42 +219,6 @@ class SharedContext:
                 self._num_inside -= 1
                 if self._num_inside == 0:
                     self._entered.close()
-
-
-@SharedContext
-@contextmanager
-def keeping_freed() -> Iterator[None]:
-    """Keep the memory of tensors freed inside the context, or function, for the next ones, and give
-    it back to the system at the end.
-
-    Tensors above 32 MiB are otherwise mapped anew each time, and their first touch costs more than
-    most arithmetic on them. On the CPU and with the GNU C library; elsewhere, and where an
-    environment variable sets the allocator, nothing changes.
-    """
-    _set_allocator(KEEPING)
-    try:
-        yield
-    finally:
-        _set_allocator(USUAL)
-        give_back()
-
-
-def _set_allocator(settings: dict[int, int]) -> None:
-    set_by_user = any(name in os.environ for name in ALLOCATOR_SETTINGS)
-    if (libc := _glibc()) is not None and not set_by_user and may_change():
-        for parameter, value in settings.items():
-            libc.mallopt(parameter, value)
-
-
-def give_back() -> None:
-    """Give freed memory back to the system."""
-    if (libc := _glibc()) is not None:
-        libc.malloc_trim(0)
-
-
-@cache
-def _glibc() -> ctypes.CDLL | None:
-    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 
 
 def drawing_device(device: torch.device, count: int) -> torch.device:

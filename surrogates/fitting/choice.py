@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from botorch.models import SingleTaskGP
 
-from surrogates import checks, memory
+from surrogates import checks
 from surrogates.callers import warn
 from surrogates.fitting.account import FineStructureWarning, NoSignalWarning
 from surrogates.fitting.batched import BatchedGP
@@ -73,7 +73,6 @@ class FitChoice(NamedTuple):
     reason: str
 
 
-@memory.keeping_freed()
 @restored_on_failure
 def fit(
     model: ModelT,

@@ -32,7 +32,7 @@ from gpytorch.likelihoods import _GaussianLikelihoodBase
 from gpytorch.means import Mean
 from torch import Tensor
 
-from surrogates import checks, memory
+from surrogates import checks
 from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.models.data import (
@@ -218,7 +218,6 @@ class PathwiseGP(FreshGP):
     def rule(self) -> Rule:
         return AllData(self.solver, self.num_features, self.memory_budget, self.seed)
 
-    @memory.keeping_freed()
     def paths(
         self,
         num_samples: int,

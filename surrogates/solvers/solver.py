@@ -7,7 +7,6 @@ relative residual of a column is ‖b − H w‖ / ‖b‖.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar, final
 
@@ -108,13 +107,8 @@ class Solver(ABC):
         request = Request(
             system, B, targets, initial, generator, callback, started, entries, posterior
         )
-        # No tensor of a small solve is mapped anew
-        is_large = system.n * max(system.n, B.shape[1]) * B.element_size() > memory.MAPPED_ANEW
         scale = _into_range(request)
-        with (
-            memory.keeping_freed() if is_large else nullcontext(),
-            memory.full_precision_on(system.device),
-        ):
+        with memory.full_precision_on(system.device):
             solution = self._solve(request)
         if scale is not None:
             solution = replace(solution, value=solution.value / scale)

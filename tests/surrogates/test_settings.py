@@ -1,14 +1,10 @@
-"""The settings of the whole process: changed for as long as they are needed, then as before, and
-left alone where the switch says so.
+"""The setting of the whole process: changed for as long as it is needed, then as before, and left
+alone where the switch says so.
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
-import psutil
 import pytest
 import torch
 
@@ -125,88 +121,3 @@ def test_kernel_products_on_cuda_are_in_full_precision() -> None:
     assert (
         matmul(W.T.cuda(), W.cuda()).cpu().double() - W.T.double() @ W.double()
     ).abs().max() < 1e-2
-
-
-FREED_TWICE = """
-import resource, torch
-from surrogates import memory
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(4):
-        torch.ones(2**24)  # 64 MiB
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-first = faults()
-with memory.keeping_freed():
-    with memory.keeping_freed():
-        kept = min(faults() for _ in range(10))  # the first ones make room
-print(first, kept, faults())
-"""
-
-
-@pytest.mark.skipif(
-    memory._glibc() is None, reason="the allocator of the GNU C library alone can be told"
-)
-@pytest.mark.parametrize(
-    ("environment", "keeps"),
-    [
-        ({}, True),
-        pytest.param({"MALLOC_TRIM_THRESHOLD_": "131072"}, False, marks=pytest.mark.slow),
-        pytest.param({memory.SWITCH: "keep"}, False, marks=pytest.mark.slow),
-    ],
-)
-def test_freed_memory_is_kept_inside_the_context_alone(
-    environment: dict[str, str], keeps: bool
-) -> None:
-    inherited = {
-        name: value for name, value in os.environ.items() if name not in memory.ALLOCATOR_SETTINGS
-    }
-    command = [sys.executable, "-c", FREED_TWICE]
-    done = subprocess.run(
-        command,
-        env=inherited | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    before, inside, after = map(int, done.stdout.split())
-    pages = 4 * 2**26 // os.sysconf("SC_PAGE_SIZE")
-    assert before > 0.9 * pages, "four tensors of 64 MiB are mapped four times"
-    assert after > 0.4 * pages, "given back, and mapped again"
-    assert (inside < 0.1 * pages) == keeps
-
-
-@pytest.mark.skipif(
-    memory._glibc() is None, reason="the allocator of the GNU C library alone can be told"
-)
-def test_memory_that_is_kept_is_given_back_before_free_memory_is_asked_for() -> None:
-    process = psutil.Process()
-    with memory.keeping_freed():
-        block = torch.ones(2**25)  # 128 MiB
-        before = process.memory_info().rss
-        del block
-        memory.available(torch.device("cpu"))
-        assert process.memory_info().rss < before - 2**26
-
-
-NESTED = """
-from surrogates import memory
-
-made = []
-memory._set_allocator = made.append
-try:
-    with memory.keeping_freed():
-        with memory.keeping_freed():
-            assert made == [memory.KEEPING]
-        assert made == [memory.KEEPING]
-        raise ZeroDivisionError
-except ZeroDivisionError:
-    assert made == [memory.KEEPING, memory.USUAL]
-"""
-
-
-def test_nested_contexts_set_the_allocator_once() -> None:
-    # A process of its own: threads of other tests may still compute in this one
-    subprocess.run([sys.executable, "-c", NESTED], check=True, timeout=300)
