@@ -297,7 +297,10 @@ def test_points_go_out_and_values_come_in_as_a_sheet(cli: CommandLine, file: Pat
     assert len(pd.read_excel(file.parent / "rows.xlsx")) == 3
 
 
-def test_the_commands_take_a_study_in_a_database(cli: CommandLine, file: Path) -> None:
+def test_the_commands_take_a_study_in_a_database(
+    cli: CommandLine, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prediction, "_rehearse", lambda space, dtype: (1.0, 0.5, 0.25))
     change(file, 'path = "kept"', f'storage = "sqlite:///{file.parent}/shared.db"\nname = "tuning"')
     cli("ask", file, "-q", "2", "--json")
     answers = file.parent / "answers"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scalable_bo.evaluation.evaluator import AnswerError, Evaluation
@@ -216,7 +216,6 @@ def test_a_line_is_split_as_a_shell_does_and_no_shell_is_run(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-@settings(max_examples=200)
 @given(
     st.binary(max_size=80)
     | st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=3), st.lists)

@@ -62,7 +62,11 @@ def test_points_are_leased_one_by_one_and_no_two_workers_have_the_same(desk: Des
 
 def test_the_point_of_a_lost_worker_goes_to_the_next_one(desk: Desk, clock: Clock) -> None:
     ((id, params),) = ask(desk, 1, "lost").points
-    clock.now = 11.0
+    clock.now = 6.0
+    assert desk.renew([id], "lost") == []
+    clock.now = 15.0
+    assert desk.held()[id].worker == "lost"
+    clock.now = 17.0
     assert ask(desk, 1, "next").points == [(id, params)]
     assert desk.renew([id], "lost") == [id]
     assert desk.renew([id], "next") == []
