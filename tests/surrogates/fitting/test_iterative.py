@@ -136,19 +136,6 @@ def test_the_optimum_is_near_the_exact_one() -> None:
     assert rises[-1] == pytest.approx(gained, rel=0.3)
 
 
-def test_the_generator_decides() -> None:
-    rises: list[float] = []
-    for seed in (0, 0, 1):
-        generator = torch.Generator().manual_seed(seed)
-        fit_iterative(
-            make_model(),
-            num_steps=2,
-            generator=generator,
-            callback=lambda step, rise: rises.append(rise),
-        )
-    assert rises[1] == rises[3] and rises[1] != rises[5]
-
-
 def test_a_kernel_without_random_features_is_fitted_with_random_signs() -> None:
     model = PathwiseGP(X, Y, covar_module=InfiniteWidthBNNKernel().to(X))
     before = objective(model).item()

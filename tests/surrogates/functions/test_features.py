@@ -33,7 +33,6 @@ LAWS: dict[str, dict[str, bool]] = {
     "orthogonal": {"weighted": False, "orthogonal": True},
     "weighted": {"weighted": True},
 }
-AXIS = torch.eye(D8, dtype=torch.float64)[:1]
 DIAGONAL = torch.full((1, D8), D8**-0.5, dtype=torch.float64)
 
 
@@ -46,17 +45,14 @@ def mean_kernel(features: RandomFeatures, X: torch.Tensor, Z: torch.Tensor) -> t
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("direction", [AXIS, DIAGONAL], ids=["axis", "diagonal"])
-def test_matern32_features_are_isotropic_in_eight_dimensions(
-    direction: torch.Tensor, law: str
-) -> None:
+def test_matern32_features_are_isotropic_in_eight_dimensions(law: str) -> None:
     # One chi-square a coordinate, a product of 1-D kernels, has 0.34 and 0.034 along the diagonal
     # and the right values along an axis.
     num_frequencies = 200_000
     kernel = problems.matern(1.5, 0.3).double()
     features = RandomFeatures.draw(kernel, D8, 2 * num_frequencies, **LAWS[law], generator=seeded())
     for r, expected in ((1.0, 0.4834), (2.0, 0.1397)):
-        value = mean_kernel(features, 0.3 * r * direction, torch.zeros_like(direction)).item()
+        value = mean_kernel(features, 0.3 * r * DIAGONAL, torch.zeros_like(DIAGONAL)).item()
         assert value == pytest.approx(expected, abs=5 / math.sqrt(num_frequencies))
 
 
@@ -82,11 +78,8 @@ def test_the_prior_variance_is_exact_everywhere() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "make", [problems.rbf, lambda length: problems.matern(1.5, length)], ids=["rbf", "matern32"]
-)
-def test_orthogonal_features_have_lower_variance(make: object) -> None:
-    kernel = make(1.0).double()  # type: ignore[operator]
+def test_orthogonal_features_have_lower_variance() -> None:
+    kernel = problems.matern(1.5, 1.0).double()
     x = DIAGONAL * 0.8
 
     def spread(law: str) -> float:
@@ -342,7 +335,7 @@ def test_a_linear_summand_takes_no_more_features_than_make_it_exact() -> None:
     assert (features.frequencies == 0).all(0).sum() == 1
 
 
-@pytest.mark.parametrize("name", SUMS_AND_PRODUCTS)
+@pytest.mark.parametrize("name", ["season", "sum-times-sum", "piecewise-3"])
 def test_paths_of_sums_and_products_have_gradients(name: str) -> None:
     paths = PriorPaths.draw(
         SUMS_AND_PRODUCTS[name]().double(), DIM, 3, num_features=24, num_draws=2, generator=seeded()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import cycle
 
 import pytest
 import torch
@@ -36,6 +37,10 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
         * (TanimotoKernel(active_dims=SECOND) + problems.matern(0.5, active_dims=OTHERS))
     ),
 }
+# Of fingerprints of one of the two kinds
+each_kernel = pytest.mark.parametrize(
+    ("name", "kind"), [*zip(KERNELS, cycle(["binary", "counts"]), strict=False)]
+)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -55,8 +60,7 @@ def points(kind: str, n: int = 14) -> Tensor:
     return torch.cat([bits, problems.uniform(n, 2, seed=1)], 1)
 
 
-@pytest.mark.parametrize("kind", ["binary", "counts"])
-@pytest.mark.parametrize("name", KERNELS)
+@each_kernel
 def test_features_in_float64_are_those_in_float32(name: str, kind: str) -> None:
     X = points(kind)
     features = RandomFeatures.draw(
@@ -72,8 +76,7 @@ def test_features_in_float64_are_those_in_float32(name: str, kind: str) -> None:
     [True, pytest.param(False, marks=pytest.mark.slow)],
     ids=["lengths-of-the-data", "any-lengths"],
 )
-@pytest.mark.parametrize("kind", ["binary", "counts"])
-@pytest.mark.parametrize("name", KERNELS)
+@each_kernel
 def test_the_prior_variance_is_exact_and_the_mean_kernel_is_right(
     name: str, kind: str, given: bool
 ) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from surrogates import (
     CG,
-    SDD,
     Cholesky,
     Nystrom,
     PathwiseGP,
@@ -82,19 +81,13 @@ def largest_deviation(samples: Tensor, mean: Tensor, covariance: Tensor) -> tupl
 
 
 @pytest.mark.parametrize(
-    ("solver", "num_paths"),
-    [
-        (Cholesky(), NUM_PATHS),
-        (CG(tolerance=1e-6, preconditioner=Nystrom(30)), NUM_PATHS),
-        (SDD(batch_size=30, tolerance=1e-3, max_epochs=1000, averaging=0.1), 1024),
-    ],
-    ids=["cholesky", "cg", "sdd"],
+    "solver",
+    [Cholesky(), CG(tolerance=1e-6, preconditioner=Nystrom(30))],
+    ids=["cholesky", "cg"],
 )
-def test_paths_have_the_exact_mean_and_the_covariance_of_their_features(
-    solver: Solver, num_paths: int
-) -> None:
+def test_paths_have_the_exact_mean_and_the_covariance_of_their_features(solver: Solver) -> None:
     gp = model(solver)
-    paths = gp.paths(num_paths, generator=torch.Generator().manual_seed(0))
+    paths = gp.paths(NUM_PATHS, generator=torch.Generator().manual_seed(0))
     assert gp.solution is not None and gp.solution.converged.all(), str(gp.solution)
     torch.testing.assert_close(paths.mean(Z), MEAN, rtol=0, atol=1e-3)
     ((features, _),) = paths.prior.draws

@@ -70,13 +70,18 @@ def test_features_have_the_covariance(kernel: str, weighted: bool) -> None:
         torch.testing.assert_close(found.diagonal(), exact.diagonal(), rtol=1e-10, atol=0.0)
 
 
-@pytest.mark.parametrize("kernel", ["of MultiTaskGP", "sum"])
-def test_paths_are_of_the_posterior_of_each_task(kernel: str) -> None:
-    made = KERNELS[kernel]()
-    exact = PathwiseGP(X, Y, covar_module=made, solver=Cholesky())
-    model = PathwiseGP(X, Y, covar_module=made, solver=CG(), num_features=8192)
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [("of MultiTaskGP", torch.float64), ("sum", torch.float64), ("product", torch.float32)],
+)
+def test_paths_are_of_the_posterior_of_each_task(kernel: str, dtype: torch.dtype) -> None:
+    made = KERNELS[kernel]().to(dtype)
+    data = X.to(dtype), Y.to(dtype)
+    exact = PathwiseGP(*data, covar_module=made, solver=Cholesky())
+    model = PathwiseGP(*data, covar_module=made, solver=CG(), num_features=8192)
     points = problems.uniform(6, 2, seed=2)
     points = torch.cat([points.repeat(3, 1), torch.arange(3.0).repeat_interleave(6)[:, None]], 1)
+    points = points.to(dtype)
     with torch.no_grad():
         expected = exact.posterior(points)
         deviation = expected.variance[:, 0].sqrt()
@@ -102,35 +107,9 @@ def test_models_are_stored(tmp_path: Path) -> None:
     assert len(list(model.named_priors())) == len(list(given.named_priors())) == 3
 
 
-def test_paths_are_differentiable_in_the_inputs_and_constant_in_the_task() -> None:
-    model = PathwiseGP(X, Y, covar_module=KERNELS["product"](), solver=CG(), num_features=512)
-    paths = model.paths(3, generator=torch.Generator().manual_seed(1))
-    points = X[:4].clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(paths(points).sum(), points)
-    step = 1e-6
-    for column in (0, 1):
-        moved = X[:4].clone()
-        moved[:, column] += step
-        slope = (paths(moved).sum(0) - paths(X[:4]).sum(0)) / step
-        torch.testing.assert_close(gradient[:, column], slope, atol=1e-3, rtol=1e-3)
-    assert (gradient[:, 2] == 0.0).all()
-
-
 def test_an_index_of_several_columns_is_refused() -> None:
     with pytest.raises(ValueError, match="must look at one input where it is IndexKernel, got 2"):
         RandomFeatures.draw(tasks((1, 2)), 3, 8, generator=torch.Generator().manual_seed(0))
-
-
-def test_paths_in_single_precision_are_of_the_posterior() -> None:
-    kernel = KERNELS["product"]().float()
-    exact = PathwiseGP(X.float(), Y.float(), covar_module=kernel, solver=Cholesky())
-    model = PathwiseGP(X.float(), Y.float(), covar_module=kernel, solver=CG(), num_features=8192)
-    with torch.no_grad():
-        expected = exact.posterior(X[:9].float())
-        drawn = model.paths(500)(X[:9].float())
-        noise = exact.noise.sqrt() * exact.outcome_transform.stdvs.squeeze()
-    gap = (drawn.mean(0) - expected.mean[:, 0]).abs()
-    assert (gap < 0.25 * expected.variance[:, 0].sqrt() + 0.01 * noise).all()
 
 
 def test_a_task_learns_from_another_that_is_like_it() -> None:
@@ -265,10 +244,10 @@ def test_every_fit_learns_the_noise_of_each_task(method: str) -> None:
 
 def test_a_fit_with_noise_of_tasks_is_no_worse_than_that_of_botorch() -> None:
     points, values = with_noise(600, 1)
-    ours = model_with_noise(400)
+    ours = model_with_noise(200)
     with torch.random.fork_rng(devices=[]):  # theirs starts from random numbers
         torch.random.set_rng_state(torch.Generator().manual_seed(0).get_state())
-        theirs = MultiTaskGP(*with_noise(400, 0), task_feature=-1)
+        theirs = MultiTaskGP(*with_noise(200, 0), task_feature=-1)
         fit_gpytorch_mll(ExactMarginalLogLikelihood(theirs.likelihood, theirs))
     scores = []
     for model in (fit(ours), theirs):

@@ -199,8 +199,15 @@ def test_wrong_arguments_are_named() -> None:
         regressor.sample_y(X, 0)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("scale, offset", [(1e-6, 0.0), (1e6, 0.0), (1e-30, 0.0), (1.0, 1e8)])
+@pytest.mark.parametrize(
+    ("scale", "offset", "dtype"),
+    [
+        (1e-6, 0.0, np.float32),
+        (1e6, 0.0, np.float64),
+        (1e-30, 0.0, np.float32),
+        (1.0, 1e8, np.float64),
+    ],
+)
 def test_the_units_of_y_scale_what_is_predicted(scale: float, offset: float, dtype: Any) -> None:
     X, y = data()
     at = data(6, seed=1)[0].astype(dtype)

@@ -94,7 +94,7 @@ def test_the_batch_gradient_is_its_dense_transcription() -> None:
     np.testing.assert_allclose(model.predict(X), K_nm @ weights, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 6])
+@pytest.mark.parametrize("batch_size", [1, 6])
 def test_with_all_centers_and_many_passes_it_interpolates(batch_size: int) -> None:
     X = np.arange(6.0)[:, None]
     y = np.array([0.3, -1.0, 0.5, 2.0, 0.0, -0.7])
@@ -285,7 +285,7 @@ def ridge_error(X: np.ndarray, y: np.ndarray, lengthscale: float, split: int) ->
 # In eight dimensions the error falls by a tenth for a tenth more data
 @pytest.mark.parametrize(
     ("dim", "noise"),
-    [(1, 0.02), (2, 0.05), (4, 0.05), pytest.param(8, 0.1, marks=pytest.mark.slow)],
+    [(1, 0.02), (4, 0.05), pytest.param(8, 0.1, marks=pytest.mark.slow)],
 )
 def test_it_comes_near_kernel_ridge_regression(dim: int, noise: float) -> None:
     generator = np.random.default_rng(dim)

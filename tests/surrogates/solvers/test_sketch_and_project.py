@@ -174,8 +174,14 @@ def test_the_named_constructors_give_the_published_methods() -> None:
     assert SketchAndProject.adasap_identity().preconditioner == Identity()
 
 
-@pytest.mark.parametrize("preconditioner", [Identity(), Nystrom(20, "gaussian"), Nystrom(20)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("preconditioner", "dtype"),
+    [
+        (Identity(), torch.float32),
+        (Nystrom(20, "gaussian"), torch.float64),
+        (Nystrom(20), torch.float32),
+    ],
+)
 def test_a_block_that_is_not_held_takes_the_steps_of_one_that_is(
     preconditioner: Preconditioner, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,6 @@ from tests.surrogates.solvers.toy_solver import ConjugateResiduals
 ITERATIVE = {
     "cg": CG(preconditioner=None),
     "cg-nystrom-9": CG(preconditioner=Nystrom(9)),
-    "cg-nystrom-40": CG(preconditioner=Nystrom(40)),
     "cg-pivoted-20": CG(preconditioner=PivotedCholesky(20)),
     "sdd": SDD(batch_size=16, averaging=0.05),
     "sap": SketchAndProject.sap(block_size=30),
