@@ -393,23 +393,6 @@ def test_bad_fantasies_are_refused_by_name(
         model.condition_on_observations(**{**good, **changes})
 
 
-def test_fantasies_after_another_outcome_transform_are_in_the_users_units() -> None:
-    model = PathwiseGP(
-        X, targets(X, 1), outcome_transform=Log(), solver=TIGHT, num_paths=16, num_features=32
-    )
-    new = problems.uniform(K, D, seed=5)
-    Z = problems.uniform(3, D, seed=9)
-    values = targets(new, 1)
-    zeros = torch.zeros(1, 16).double()
-    whole = model.condition_on_observations(new, values)
-    fantasies = model.condition_on_observations(new, values.expand(F, K, 1))
-    expected = whole.posterior(Z).rsample_from_base_samples(torch.Size([1]), zeros)
-    found = fantasies.posterior(Z).rsample_from_base_samples(
-        torch.Size([1]), zeros.expand(1, F, 16)
-    )
-    torch.testing.assert_close(found[0], expected.expand(F, 3, 1), rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.filterwarnings(
     "ignore::surrogates.solvers.run.UnsolvedWarning",  # float32
     "ignore:A not p.d.",  # GPyTorch says so whenever it adds jitter

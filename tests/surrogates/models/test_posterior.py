@@ -1,13 +1,10 @@
 """The BoTorch posterior made of paths: its law, and samples that cost O(q S)."""
 
-import math
-
 import pytest
 import torch
-from linear_operator.operators import RootLinearOperator
 
 from surrogates import CG, PathwiseGP, gaussian_likelihood
-from surrogates.models.posterior import affine, path_distribution
+from surrogates.models.posterior import path_distribution
 from tests import problems
 
 Z = problems.uniform(4, 3, 5, 2, seed=1)
@@ -37,17 +34,6 @@ def test_the_covariance_is_that_of_the_paths_about_the_exact_mean(model: Pathwis
     torch.testing.assert_close(distribution.variance, deviations.square().mean(0))
 
 
-@pytest.mark.parametrize("noisy", [False, True], ids=["function", "observation"])
-def test_units_are_an_affine_map(model: PathwiseGP, noisy: bool) -> None:
-    distribution = path_distribution(model.paths(32), Z)
-    if noisy:
-        distribution = model.likelihood(distribution)
-    mapped = affine(distribution, -2.0, 3.0)
-    torch.testing.assert_close(mapped.mean, -2.0 + 3.0 * distribution.mean)
-    torch.testing.assert_close(mapped.covariance_matrix, 9.0 * distribution.covariance_matrix)
-    assert isinstance(mapped.lazy_covariance_matrix, RootLinearOperator) != noisy
-
-
 def test_samples_are_drawn_from_as_many_normals_as_there_are_paths(model: PathwiseGP) -> None:
     posterior = model.posterior(Z)
     assert posterior.base_sample_shape == (4, 3, 64)
@@ -58,27 +44,6 @@ def test_samples_are_drawn_from_as_many_normals_as_there_are_paths(model: Pathwi
     torch.testing.assert_close(
         samples, posterior.mean + torch.einsum("abqs,nabs->nabq", root, base).unsqueeze(-1)
     )
-
-
-def test_samples_at_more_points_than_paths_are_fine(model: PathwiseGP) -> None:
-    X = problems.uniform(200, 2)
-    samples = model.posterior(X).rsample(torch.Size([3]))
-    assert samples.shape == (3, 200, 1) and samples.isfinite().all()
-
-
-def test_observation_noise_is_added_once(model: PathwiseGP) -> None:
-    sigma = math.sqrt(0.05) * model.outcome_transform.stdvs.item()
-    function = model.posterior(Z)
-    observation = model.posterior(Z, observation_noise=True)
-    torch.testing.assert_close(observation.mean, function.mean)
-    torch.testing.assert_close(observation.variance, function.variance + sigma**2)
-    difference = (
-        observation.distribution.covariance_matrix - function.distribution.covariance_matrix
-    )
-    torch.testing.assert_close(
-        difference, sigma**2 * torch.eye(5, dtype=Z.dtype).expand(4, 3, 5, 5)
-    )
-    assert observation.rsample(torch.Size([2])).shape == (2, 4, 3, 5, 1)
 
 
 @pytest.mark.parametrize("batch", [(), (3,)], ids=["one", "batch"])

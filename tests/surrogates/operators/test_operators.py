@@ -15,7 +15,6 @@ from surrogates.operators.tiles import (
     GenericTiles,
     KernelTiles,
     StationaryTiles,
-    spans,
     tile_spans,
 )
 from tests import problems
@@ -144,13 +143,6 @@ def test_other_points_meet_the_same_columns(name: str) -> None:
     )
 
 
-@given(length=st.integers(0, 100), size=st.integers(1, 120))
-def test_spans_cover_every_index_once(length: int, size: int) -> None:
-    parts = [range(length)[part] for part in spans(length, size)]
-    assert [i for part in parts for i in part] == list(range(length))
-    assert all(0 < len(part) <= size for part in parts)
-
-
 @pytest.mark.parametrize("name", STATIONARY)
 def test_kernels_with_a_closed_form_take_the_fast_path(name: str) -> None:
     X = problems.uniform(3, DIM)
@@ -239,14 +231,6 @@ def test_tiles_cover_a_matrix_once_and_are_of_bounded_size(m: int, n: int, side:
         count[i, j] += 1
         assert 0 < count[i, j].numel() <= side**2
     assert (count == 1).all()
-
-
-def test_few_rows_have_wide_tiles() -> None:
-    widths = {
-        rows: max(j.stop - j.start for _, j in tile_spans(rows, 10_000, 32))
-        for rows in (1, 4, 32, 1000)
-    }
-    assert widths == {1: 1024, 4: 256, 32: 32, 1000: 32}
 
 
 def test_hyperparameters_are_read_when_the_operator_is_made() -> None:

@@ -22,7 +22,6 @@ from surrogates.regressors.nystrom_steps import (
     inverse_root,
     regime_schedule,
 )
-from surrogates.solvers.blocks import draw_without_replacement
 from surrogates.systems.leverage import approximate_leverage_scores
 from tests.refusals import assert_refused
 
@@ -139,21 +138,6 @@ def test_steps_decay_with_their_number_over_all_passes(generator: torch.Generato
         gradient = features.T @ (features @ c - targets[:, None]) / 20
         c = c - 0.3 / math.sqrt(number) * gradient
         torch.testing.assert_close(after, c)
-
-
-def test_leading_dimensions_are_separate_problems(generator: torch.Generator) -> None:
-    features = torch.randn(3, 20, 4, generator=generator, dtype=torch.float64)
-    targets = torch.randn(3, 20, generator=generator, dtype=torch.float64)
-    steps = torch.tensor([0.01, 0.1], dtype=torch.float64)
-    start = torch.zeros(4, 2, dtype=torch.float64)
-
-    def last(features: torch.Tensor, targets: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-        seeded = torch.Generator().manual_seed(5)
-        return list(descend(lambda j: features[..., j, :], targets, start, steps, 2, 3, seeded))[-1]
-
-    together = last(features, targets, start.expand(3, 4, 2))
-    for one in range(3):
-        torch.testing.assert_close(together[one], last(features[one], targets[one], start))
 
 
 def test_a_singular_kernel_matrix_has_its_pseudo_inverse() -> None:
@@ -385,22 +369,6 @@ def test_leverage_scores_from_a_sketch_find_the_points_that_matter(
     )
     ratio = averages.mean(0) / exact
     assert ratio.min() > 0.5 and ratio.max() < 2.0
-
-
-def test_draws_are_in_proportion_to_the_weights_and_distinct(generator: torch.Generator) -> None:
-    weights = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    num_draws = 20_000
-    pairs = torch.stack([draw_without_replacement(weights, 2, generator) for _ in range(num_draws)])
-    first = torch.bincount(pairs[:, 0], minlength=4) / num_draws
-    torch.testing.assert_close(first, weights / 10.0, atol=5 * 0.5 / math.sqrt(num_draws), rtol=0.0)
-    after_last = pairs[pairs[:, 0] == 3, 1]
-    second = torch.bincount(after_last, minlength=4) / len(after_last)
-    torch.testing.assert_close(
-        second,
-        torch.tensor([1.0, 2.0, 3.0, 0.0]) / 6.0,
-        atol=5 * 0.5 / math.sqrt(len(after_last)),
-        rtol=0.0,
-    )
 
 
 def test_centers_by_leverage_cover_what_uniform_ones_miss() -> None:

@@ -82,19 +82,6 @@ def test_blocks_stay_random_where_half_of_one_settles_a_smooth_function(
         assert bool(arranged) == cells_pay
 
 
-def test_what_columns_leave_is_their_schur_complement() -> None:
-    X = problems.uniform(40, 2)
-    kernel = system("rough", X)
-    missed = Cells.of(kernel, torch.Generator().manual_seed(0)).missed
-    K = kernel.kernel.to_dense()
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.randperm(40, generator=generator)
-    columns = rows[torch.randperm(40, generator=generator)[:20]]
-    left = K - K[:, columns] @ torch.linalg.solve(K[columns][:, columns], K[columns])
-    others = torch.ones(40, dtype=torch.bool).index_fill(0, columns, False)
-    assert missed[19].item() == pytest.approx(left.diagonal()[others].mean().item(), rel=1e-3)
-
-
 @pytest.mark.parametrize("d", [2, 6])
 def test_cells_take_fewer_epochs_than_random_blocks_on_rough_functions(d: int) -> None:
     X = problems.uniform(1500, d)

@@ -5,7 +5,7 @@ import torch
 from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
-from surrogates import Identity, KernelSystem, Nystrom, PivotedCholesky
+from surrogates import KernelSystem, Nystrom, PivotedCholesky
 from surrogates.systems import preconditioners
 from tests import problems
 
@@ -90,11 +90,6 @@ def test_the_default_rank_is_a_fifth_of_n_within_its_limits() -> None:
         system = problems.system(600)
         make()(system, generator())
         assert system.entries == 500 * 600
-
-
-def test_the_identity_changes_nothing() -> None:
-    R = problems.normal(N, 2)
-    assert torch.equal(Identity()(problems.system(N), generator())(R), R)
 
 
 @pytest.mark.parametrize(
