@@ -45,6 +45,10 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Te
     ).to(dtype)
 
 
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def with_lengthscale(kernel: Kernel, lengthscale: float | Tensor) -> Kernel:
     kernel.lengthscale = lengthscale
     return kernel
@@ -152,6 +156,19 @@ def vector_noise(n: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return 0.05 + uniform(n, seed=7, dtype=dtype)
 
 
+def exact_posterior(
+    kernel: Kernel, X: Tensor, y: Tensor, noise: float | Tensor, Z: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the posterior's mean (q,) and covariance (q, q) at Z in float64, of a process of mean
+    0 with values y (n,) at X and one noise variance or n of them.
+    """
+    H = own_evaluation(kernel, X, X)
+    H.diagonal().add_(torch.as_tensor(noise).detach())
+    cross = own_evaluation(kernel, X, Z)
+    weights = torch.cholesky_solve(cross, torch.linalg.cholesky(H))
+    return weights.T @ y.double(), own_evaluation(kernel, Z, Z) - cross.T @ weights
+
+
 def relative_error(value: Tensor, reference: Tensor) -> float:
     return ((value.double() - reference.double()).norm() / reference.double().norm()).item()
 
@@ -179,3 +196,7 @@ def exact_likelihood(model: SingleTaskGP) -> Tensor:
 def likelihood_of(model: SingleTaskGP) -> float:
     """Return the value of :func:`exact_likelihood`."""
     return exact_likelihood(model).item()
+
+
+def hyperparameters(model: torch.nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

@@ -1,4 +1,4 @@
-"""Known functions in place of paths."""
+"""Known functions in place of paths, and linear constraints."""
 
 from collections.abc import Callable
 
@@ -32,3 +32,10 @@ def waves(num_samples: int, d: int) -> Functions:
     """Return s functions with many maxima."""
     frequencies = 20.0 * problems.uniform(num_samples, 1, d, seed=7)
     return Functions(num_samples, lambda X: torch.sin(frequencies * X).sum(-1))
+
+
+def linear(
+    indices: list[int], coefficients: list[float], rhs: float
+) -> tuple[Tensor, Tensor, float]:
+    """Return a linear constraint as BoTorch states it."""
+    return torch.tensor(indices), torch.tensor(coefficients, dtype=torch.float64), rhs

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from acquisition import FeasibleSet, ascend
 from tests import problems
-from tests.acquisition.functions import Functions
+from tests.acquisition.functions import Functions, linear
 from tests.refusals import assert_refused
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
@@ -24,12 +24,6 @@ WIDE = torch.tensor([[-5.0, 100.0], [10.0, 300.0]], dtype=torch.float64)
 
 def box(d: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.tensor([[0.0], [1.0]], dtype=dtype).repeat(1, d)
-
-
-def linear(
-    indices: list[int], coefficients: list[float], rhs: float
-) -> tuple[Tensor, Tensor, float]:
-    return torch.tensor(indices), torch.tensor(coefficients, dtype=torch.float64), rhs
 
 
 def in_disc(x: Tensor) -> Tensor:

@@ -33,10 +33,6 @@ def model(Y: Tensor = Y, **settings: Any) -> PathwiseGP:
     return PathwiseGP(X, Y, **{**SETTINGS, "input_transform": Normalize(2), **settings})
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 @pytest.fixture(autouse=True)
 def seeded() -> Iterator[None]:
     with manual_seed(0):  # BoTorch chooses its starting points by the global generator
@@ -47,7 +43,7 @@ def test_point_i_is_on_path_i_and_values_are_added() -> None:
     acquisition = PathwiseThompsonSampling(model(), seed=3)
     assert isinstance(acquisition, thompson_sampling.PathwiseThompsonSampling)
     points = problems.uniform(5, 3, 2).requires_grad_()
-    paths = model().paths(3, generator=generator(3))
+    paths = model().paths(3, generator=problems.seeded(3))
     values = acquisition(points)
     expected = paths.each(points.transpose(0, 1)).sum(0)
     torch.testing.assert_close(values, expected)
@@ -101,7 +97,7 @@ def test_points_chosen_one_after_the_other_maximise_paths_of_their_own() -> None
         acquisition, UNIT, q=3, num_restarts=4, raw_samples=64, sequential=True
     )
     for i, point in enumerate(batch):
-        path = model().paths(1, generator=generator(i))
+        path = model().paths(1, generator=problems.seeded(i))
         assert path(point.unsqueeze(0)) > path(problems.uniform(2000, 2)).quantile(0.9)
     assert torch.pdist(batch).min() > 1e-4
 
@@ -123,7 +119,7 @@ def test_several_outputs_are_scalarised(kind: str) -> None:
         OUTPUTS[kind](), posterior_transform=ScalarizedPosteriorTransform(weights)
     )
     torch.testing.assert_close(by_objective(points), by_transform(points))
-    draws = generator()
+    draws = problems.seeded()
     models = [OUTPUTS[kind]()] if kind == "outputs" else list(OUTPUTS[kind]().models)
     values = [each.paths(3, generator=draws).each(points.transpose(0, 1)) for each in models]
     values = values[0] if kind == "outputs" else torch.stack(values, dim=-1)
@@ -174,7 +170,7 @@ def test_candidates_are_chosen_by_the_paths(replacement: bool) -> None:
     sampling = PathwiseMaxPosteriorSampling(model(), replacement=replacement, seed=4)
     assert isinstance(sampling, MaxPosteriorSampling)
     chosen = sampling(candidates, num_samples=20)
-    values = model().paths(20, generator=generator(4))(candidates)  # (20, 2, 30)
+    values = model().paths(20, generator=problems.seeded(4))(candidates)  # (20, 2, 30)
     for b in range(2):
         taken: list[int] = []
         for i in range(20):

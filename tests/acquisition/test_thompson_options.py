@@ -17,6 +17,7 @@ from acquisition.candidates import Search, original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE
 from surrogates import PathwiseGP, SamplePaths
 from tests import problems
+from tests.acquisition.functions import linear
 from tests.refusals import assert_refused
 
 SMALL = {
@@ -28,12 +29,6 @@ SMALL = {
 }
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 WIDE = torch.tensor([[-5.0, 100.0], [10.0, 300.0]], dtype=torch.float64)
-
-
-def linear(
-    indices: list[int], coefficients: list[float], rhs: float
-) -> tuple[Tensor, Tensor, float]:
-    return torch.tensor(indices), torch.tensor(coefficients, dtype=torch.float64), rhs
 
 
 def grid(bounds: Tensor, side: int = 60) -> Tensor:

@@ -113,3 +113,7 @@ PROBLEMS = {
     "uneven": Problem(4, matern(2.5, 1.0), 1e-3, share=0.3, uneven=True),
     "few-paths": Problem(2, matern(1.5, 0.8), 1e-3, num_paths=4),
 }
+
+
+def root_mean_square(values: Tensor) -> float:
+    return values.double().square().mean().sqrt().item()

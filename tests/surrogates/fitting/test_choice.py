@@ -32,7 +32,7 @@ from surrogates.fitting import choice
 from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 from tests import problems
 from tests.pairs import each_pair
-from tests.problems import likelihood_of
+from tests.problems import hyperparameters, likelihood_of
 
 N = 60
 X = problems.uniform(N, 2)
@@ -81,10 +81,6 @@ class Shifted(PathwiseGP):
 
 def _not_called(*_: object) -> None:
     raise AssertionError
-
-
-def hyperparameters(model: PathwiseGP) -> Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 @pytest.mark.parametrize(

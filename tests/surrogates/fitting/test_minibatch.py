@@ -7,20 +7,15 @@ from typing import Any
 import pytest
 import torch
 from gpytorch.means import ZeroMean
-from torch import Tensor
 
 from surrogates import PathwiseGP, fit_exact, gaussian_likelihood
 from surrogates.fitting.minibatch import fit_minibatch
 from tests import problems
-from tests.problems import exact_likelihood
+from tests.problems import exact_likelihood, hyperparameters
 from tests.refusals import assert_refused
 
 X = problems.uniform(60, 2)
 Y = torch.sin(6 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(60, 1, seed=1)
-
-
-def hyperparameters(model: PathwiseGP) -> Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 @pytest.mark.parametrize("sampling", ["nearest", "uniform"])

@@ -21,10 +21,6 @@ CLEAR = torch.sin(6.0 * X[:, :1])
 NOISE = problems.normal(N, 1, seed=1)
 
 
-def hyperparameters(model: PathwiseGP) -> Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
 @pytest.mark.parametrize("share", [0.01, 0.3])
 def test_a_sample_of_all_data_has_the_exact_optimum(share: float) -> None:
     ours = fit_sample(PathwiseGP(X, CLEAR + share * NOISE), sample_size=N)

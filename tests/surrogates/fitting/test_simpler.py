@@ -12,6 +12,7 @@ from torch import Tensor
 from surrogates import NoSignalWarning, PathwiseGP, fit, fit_exact
 from surrogates.fitting.simpler import simplify
 from tests import problems
+from tests.problems import hyperparameters
 
 N = 100
 D = 10
@@ -35,10 +36,6 @@ ONE_INPUT = math.sqrt(2.0) * torch.sin(6.0 * X[:, :1])
 
 def make(Y: Tensor) -> PathwiseGP:
     return PathwiseGP(X.to(Y), Y, covar_module=problems.matern(2.5, ard_num_dims=D).to(Y))
-
-
-def hyperparameters(model: PathwiseGP) -> Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def in_two_of_nine(n: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -21,6 +21,7 @@ from surrogates import (
 from surrogates.fitting import choice
 from surrogates.fitting.choice import FitChoice
 from tests import problems
+from tests.problems import hyperparameters
 
 N = 400
 SAMPLE = 250
@@ -49,10 +50,6 @@ def few_steps(model: PathwiseGP, **settings: Any) -> PathwiseGP:
 
 def small_sample(model: PathwiseGP, **settings: Any) -> PathwiseGP:
     return fit_sample(model, **{"sample_size": SAMPLE} | settings)
-
-
-def hyperparameters(model: PathwiseGP) -> Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 @cache

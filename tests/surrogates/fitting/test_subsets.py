@@ -18,10 +18,6 @@ X = problems.uniform(80, 2)
 Y = torch.sin(6 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(80, 1, seed=1)
 
 
-def hyperparameters(model: PathwiseGP) -> Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
 def test_one_subset_of_all_data_reaches_the_exact_optimum() -> None:
     model = PathwiseGP(X, Y)
     assert (

@@ -25,7 +25,7 @@ from gpytorch.kernels import (
 from surrogates import PriorPaths, RandomFeatures
 from surrogates.operators.forms import StationaryKernel
 from tests import problems
-from tests.problems import ARD, COMPOSED, DIM, GENERIC, STATIONARY
+from tests.problems import ARD, COMPOSED, DIM, GENERIC, STATIONARY, seeded
 
 D8 = 8
 LAWS: dict[str, dict[str, bool]] = {
@@ -34,10 +34,6 @@ LAWS: dict[str, dict[str, bool]] = {
     "weighted": {"weighted": True},
 }
 DIAGONAL = torch.full((1, D8), D8**-0.5, dtype=torch.float64)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def mean_kernel(features: RandomFeatures, X: torch.Tensor, Z: torch.Tensor) -> torch.Tensor:

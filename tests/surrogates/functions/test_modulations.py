@@ -11,6 +11,7 @@ from torch import Tensor
 
 from surrogates import PriorPaths, RandomFeatures, TanimotoKernel
 from tests import problems
+from tests.problems import seeded
 
 BITS = 20
 OTHERS = [BITS, BITS + 1]  # further columns, which are no part of the fingerprint
@@ -41,10 +42,6 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
 each_kernel = pytest.mark.parametrize(
     ("name", "kind"), [*zip(KERNELS, cycle(["binary", "counts"]), strict=False)]
 )
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def points(kind: str, n: int = 14) -> Tensor:

@@ -21,6 +21,7 @@ from surrogates.functions.draws import (
     orthogonal_directions,
 )
 from tests import problems
+from tests.problems import seeded
 
 N = 300
 NUM_DRAWS = 4
@@ -36,10 +37,6 @@ LAWS = [
     PiecewisePolynomialLaw(3, 4, (1.0, 4.0)),
     PiecewisePolynomialLaw(100, 55, (1.0, 55.0, 989.333)),
 ]
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)

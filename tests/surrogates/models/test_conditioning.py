@@ -16,33 +16,32 @@ from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from surrogates import (
     CG,
     Cholesky,
-    InducingPathwiseGP,
     PathwiseGP,
-    VariationalGP,
 )
 from surrogates.models.fresh import EXACT_UP_TO
 from tests import problems
 from tests.refusals import assert_refused
-from tests.surrogates.models.toy_model import BOUNDS, FEW, TIGHT, D, N, X, Z, law, settings
+from tests.surrogates.models.toy_model import (
+    BOUNDS,
+    FEW,
+    MODELS,
+    TIGHT,
+    YVAR,
+    D,
+    N,
+    X,
+    Y,
+    Z,
+    law,
+    settings,
+)
 
 K = 5
 NEW = problems.uniform(K, D, seed=9)
-Y, NEW_Y = (10 + 4 * torch.sin(5 * x.sum(1, keepdim=True)) for x in (X, NEW))
-YVAR, NEW_YVAR = (0.05 + 0.3 * problems.uniform(k, 1, seed=3) for k in (N, K))
+NEW_Y = 10 + 4 * torch.sin(5 * NEW.sum(1, keepdim=True))
+NEW_YVAR = 0.05 + 0.3 * problems.uniform(K, 1, seed=3)
 
 
-MODELS: dict[str, Callable[..., PathwiseGP]] = {
-    "paths": lambda **changes: PathwiseGP(X, Y, **settings(**{**FEW, "solver": TIGHT, **changes})),
-    "exact": lambda **changes: PathwiseGP(
-        X, Y, **settings(**{**FEW, "solver": Cholesky(), **changes})
-    ),
-    "inducing": lambda **changes: InducingPathwiseGP(
-        X, Y, inducing_points=X[:20], **settings(**{**FEW, **changes})
-    ),
-    "variational": lambda **changes: VariationalGP(
-        X, Y, inducing_points=X[:20], **settings(**{**FEW, **changes})
-    ),
-}
 each_kind = pytest.mark.parametrize("kind", MODELS)
 WIDTHS: dict[str, Callable[[], Any]] = {
     "narrower": lambda: FilterFeatures(torch.tensor([0])),

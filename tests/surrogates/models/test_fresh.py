@@ -17,39 +17,13 @@ from surrogates import (
     SDD,
     Auto,
     Cholesky,
-    InducingPathwiseGP,
     Nystrom,
     PathwiseGP,
-    VariationalGP,
 )
 from surrogates.models.fresh import EXACT_UP_TO
 from tests import problems
-from tests.surrogates.models.toy_model import BOUNDS, FEW, TIGHT, D, X, Y, Z, law, settings
+from tests.surrogates.models.toy_model import BOUNDS, FEW, MODELS, TIGHT, D, X, Y, Z, law, settings
 
-
-def inducing(**changes: Any) -> InducingPathwiseGP:
-    return InducingPathwiseGP(
-        X, Y, inducing_points=X[:20], **{**settings(**FEW), **changes, "solver": None}
-    )
-
-
-def variational(**changes: Any) -> VariationalGP:
-    return VariationalGP(
-        X,
-        Y,
-        inducing_points=X[:20],
-        **{**settings(**FEW), **{k: v for k, v in changes.items() if k != "solver"}},
-    )
-
-
-MODELS: dict[str, Callable[..., PathwiseGP]] = {
-    "paths": lambda **changes: PathwiseGP(X, Y, **{**settings(**FEW), "solver": TIGHT, **changes}),
-    "exact": lambda **changes: PathwiseGP(
-        X, Y, **{**settings(**FEW), "solver": Cholesky(), **changes}
-    ),
-    "inducing": inducing,
-    "variational": variational,
-}
 CHANGES: dict[str, Callable[[PathwiseGP], Any]] = {
     "lengthscale": lambda m: setattr(m.covar_module.base_kernel, "lengthscale", 0.2),
     "noise": lambda m: setattr(m.likelihood, "noise", 0.5),

@@ -1,5 +1,6 @@
 """The data, the settings and the law on which the tests of models agree."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -7,7 +8,14 @@ from botorch.models import SingleTaskGP
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates import CG, gaussian_likelihood
+from surrogates import (
+    CG,
+    Cholesky,
+    InducingPathwiseGP,
+    PathwiseGP,
+    VariationalGP,
+    gaussian_likelihood,
+)
 from tests import problems
 
 N = 60
@@ -27,6 +35,20 @@ def kernel() -> Kernel:
 
 def settings(**changes: Any) -> dict[str, Any]:
     return {"covar_module": kernel(), "likelihood": gaussian_likelihood(0.02), **changes}
+
+
+MODELS: dict[str, Callable[..., PathwiseGP]] = {
+    "paths": lambda **changes: PathwiseGP(X, Y, **settings(**{**FEW, "solver": TIGHT, **changes})),
+    "exact": lambda **changes: PathwiseGP(
+        X, Y, **settings(**{**FEW, "solver": Cholesky(), **changes})
+    ),
+    "inducing": lambda **changes: InducingPathwiseGP(
+        X, Y, inducing_points=X[:20], **settings(**{**FEW, **changes})
+    ),
+    "variational": lambda **changes: VariationalGP(
+        X, Y, inducing_points=X[:20], **settings(**{**FEW, **changes})
+    ),
+}
 
 
 def law(model: SingleTaskGP, points: Tensor = Z) -> tuple[Tensor, Tensor]:

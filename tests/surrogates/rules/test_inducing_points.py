@@ -18,6 +18,7 @@ from surrogates.rules.inducing_points import (
 )
 from tests import problems
 from tests.pairs import each_pair
+from tests.problems import seeded
 from tests.refusals import assert_refused
 
 N = 300
@@ -29,10 +30,6 @@ CLUSTERS = torch.cat(
         for i, centre in enumerate(torch.eye(D).double() * 5.0)
     ]
 )
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def rows_of(Z: Tensor, X: Tensor) -> Tensor:

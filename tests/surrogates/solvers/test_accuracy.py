@@ -27,7 +27,14 @@ from surrogates import (
 from surrogates.solvers.accuracy import PosteriorError
 from surrogates.systems.system import Targets
 from tests.pairs import each_pair
-from tests.surrogates.exact_posteriors import NUM_NEW, PROBLEMS, N, Problem, matern
+from tests.surrogates.exact_posteriors import (
+    NUM_NEW,
+    PROBLEMS,
+    N,
+    Problem,
+    matern,
+    root_mean_square,
+)
 
 
 def solve(
@@ -39,10 +46,6 @@ def solve(
     posterior = PosteriorError.for_targets(system, targets)
     solution = solver.solve(system, system.rhs(targets), posterior=posterior)
     return solution, torch.maximum(*problem.errors(solution.value))
-
-
-def root_mean_square(values: Tensor) -> float:
-    return values.double().square().mean().sqrt().item()
 
 
 SOLVERS = {

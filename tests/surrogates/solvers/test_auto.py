@@ -34,14 +34,11 @@ from surrogates.solvers.solver import Request
 from tests import problems
 from tests.contracts import CountingOperator, assert_no_worse, true_residual
 from tests.pairs import each_pair
+from tests.problems import seeded
 from tests.refusals import assert_refused
 
 N = 300
 GIBIBYTE = 2**30
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def kernel_system(
@@ -107,8 +104,8 @@ def test_the_reason_is_one_line_that_begins_with_the_solver_chosen(
 @pytest.mark.parametrize("label", ["small", "easy", "nearly-diagonal"])
 def test_the_choice_and_its_reason_begin_the_note(label: str) -> None:
     system = SYSTEMS[label]()
-    choice = Auto().choose(system, 1, generator())
-    solution = Auto().solve(system, problems.normal(system.n, 1), generator=generator())
+    choice = Auto().choose(system, 1, seeded())
+    solution = Auto().solve(system, problems.normal(system.n, 1), generator=seeded())
     assert solution.note.startswith(choice.reason)
     assert choice.reason in str(solution)
     assert "\n" not in solution.note
@@ -141,7 +138,7 @@ def test_tiny_noise_is_left_to_blocks_where_rounding_forbids_a_direct_solve(
     too_large_for_float64: None,
 ) -> None:
     system = SYSTEMS["smooth-float32"]()
-    probe = SpectrumModel.of(system, generator())
+    probe = SpectrumModel.of(system, seeded())
     assert probe.direct_residual(torch.float32) > TOLERANCE
     choice = Auto().choose(system, 1)
     assert isinstance(choice.solver, SketchAndProject)
@@ -188,7 +185,7 @@ def test_a_preconditioner_that_does_not_fit_in_memory_is_no_candidate(
 ) -> None:
     monkeypatch.setattr(memory, "available", lambda device: free)
     system = kernel_system(N, 1.0)
-    candidates = Auto()._candidates(system, 1, SpectrumModel.of(system, generator()), TOLERANCE)
+    candidates = Auto()._candidates(system, 1, SpectrumModel.of(system, seeded()), TOLERANCE)
     preconditioners = [c.solver.preconditioner for c in candidates if isinstance(c.solver, CG)]
     ranks = [p.rank for p in preconditioners if isinstance(p, Nystrom) and p.rank]
     assert max(ranks, default=0) == largest
@@ -211,13 +208,13 @@ def test_a_direct_solve_that_does_not_fit_in_memory_is_not_chosen(
 
 def test_vector_noise_is_judged_by_its_smallest_variance() -> None:
     equal = kernel_system(1200, torch.full((1200,), 0.3))
-    chosen = Auto().choose(equal, 1, generator())
-    alike = Auto().choose(kernel_system(1200, 0.3), 1, generator())
+    chosen = Auto().choose(equal, 1, seeded())
+    alike = Auto().choose(kernel_system(1200, 0.3), 1, seeded())
     assert (chosen.solver, chosen.reason) == (alike.solver, alike.reason)
     assert chosen.epochs == pytest.approx(alike.epochs, rel=1e-6)
     noise = 0.3 + problems.uniform(1200)
     noise[700] = 1e-4
-    assert SpectrumModel.of(kernel_system(1200, noise), generator()).noise == 1e-4
+    assert SpectrumModel.of(kernel_system(1200, noise), seeded()).noise == 1e-4
 
 
 def test_inducing_points_are_solved_directly() -> None:
@@ -483,7 +480,7 @@ def test_what_float32_cannot_do_leaves_most_of_the_budget_to_float64() -> None:
     operator = problems.operator(Dense, kernel, X)
     system = KernelSystem(operator, 1e-4)
     factor = torch.linalg.cholesky(operator.to_dense() + 1e-8 * torch.eye(1000).double())
-    B = factor @ torch.randn(1000, 257, dtype=torch.float64, generator=generator())
-    solution = Auto().solve(system, B, generator=generator())
+    B = factor @ torch.randn(1000, 257, dtype=torch.float64, generator=seeded())
+    solution = Auto().solve(system, B, generator=seeded())
     assert solution.converged.all(), solution.note
     assert solution.epochs < 50.0

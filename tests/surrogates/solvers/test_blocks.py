@@ -8,19 +8,16 @@ import torch
 from surrogates import SketchAndProject
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, _low_rank
 from tests import problems
+from tests.problems import seeded
 
 N = 7
 NUM_DRAWS = 2_000
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def frequencies(
     sampler: LeverageSampler | DeterminantalSampler, size: int
 ) -> dict[tuple[int, ...], float]:
-    random = generator(1)
+    random = seeded(1)
     counts = dict.fromkeys(itertools.combinations(range(N), size), 0)
     for _ in range(NUM_DRAWS):
         counts[tuple(sorted(sampler.draw(size, random).tolist()))] += 1
@@ -41,7 +38,7 @@ def test_determinantal_blocks_have_the_probabilities_of_their_determinants(
     rank: int, size: int
 ) -> None:
     system = problems.system(N, 0.05)
-    L, floor = _low_rank(system, generator(), rank)
+    L, floor = _low_rank(system, seeded(), rank)
     matrix = L @ L.T + floor * torch.eye(N, dtype=torch.float64)
     weights = {
         rows: torch.linalg.det(matrix[list(rows)][:, list(rows)]).item()
@@ -49,7 +46,7 @@ def test_determinantal_blocks_have_the_probabilities_of_their_determinants(
     }
     expected = {rows: weight / sum(weights.values()) for rows, weight in weights.items()}
     assert_within_monte_carlo_error(
-        frequencies(DeterminantalSampler.of(system, generator(), rank), size), expected
+        frequencies(DeterminantalSampler.of(system, seeded(), rank), size), expected
     )
 
 
@@ -70,7 +67,7 @@ def test_scores_are_the_ridge_leverage_scores_where_the_columns_are_all() -> Non
     K = system.kernel.to_dense()
     exact = torch.linalg.solve(K + 0.2 * torch.eye(40, dtype=torch.float64), K).diagonal()
     torch.testing.assert_close(
-        LeverageSampler.of(system, generator()).scores, exact, rtol=1e-3, atol=1e-6
+        LeverageSampler.of(system, seeded()).scores, exact, rtol=1e-3, atol=1e-6
     )
 
 
@@ -79,10 +76,10 @@ def test_points_in_a_crowd_are_drawn_less_often() -> None:
     lonely = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
     system = problems.system(noise=0.1, X=torch.cat([crowd, lonely.double()]))
     for sampler in (
-        LeverageSampler.of(system, generator()),
-        DeterminantalSampler.of(system, generator()),
+        LeverageSampler.of(system, seeded()),
+        DeterminantalSampler.of(system, seeded()),
     ):
-        drawn = torch.cat([sampler.draw(8, generator(seed)) for seed in range(40)])
+        drawn = torch.cat([sampler.draw(8, seeded(seed)) for seed in range(40)])
         assert (drawn >= 36).float().mean() > 0.3  # 0.1 if they were drawn uniformly
 
 
@@ -103,11 +100,11 @@ def test_sampled_blocks_lead_to_the_solution(blocks: str, make: type[SketchAndPr
 def test_the_residual_that_sampled_blocks_show_is_that_of_all_rows() -> None:
     system = problems.system(200, 0.1)
     residual = problems.normal(200, 1)
-    sampler = LeverageSampler.of(system, generator())
+    sampler = LeverageSampler.of(system, seeded())
     squares = torch.stack(
         [
             (residual[rows] * sampler.weights[rows].unsqueeze(1)).square().sum() * 200 / 10
-            for rows in (sampler.draw(10, generator(i)) for i in range(3000))
+            for rows in (sampler.draw(10, seeded(i)) for i in range(3000))
         ]
     )
     assert squares.mean().sqrt() == pytest.approx(residual.norm().item(), rel=0.05)

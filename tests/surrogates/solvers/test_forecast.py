@@ -14,12 +14,9 @@ from surrogates import CG, Dense, KernelSystem, Nystrom
 from surrogates.solvers.forecast import SpectrumModel, _conjugate_gradients
 from tests import problems
 from tests.pairs import each_pair
+from tests.problems import seeded
 
 N = 300
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def kernel_system(X: Tensor, noise: float | Tensor, kernel: Kernel | None = None) -> KernelSystem:
@@ -53,9 +50,9 @@ def test_conjugate_gradients_take_about_as_many_iterations_as_forecast(
     system = kernel_system(INPUTS[inputs](1200), noise)
     rhs = torch.linalg.cholesky(system.to_dense()) @ problems.normal(1200, 4)  # noisy prior draws
     solution = CG(Nystrom(rank) if rank else None, tolerance=1e-2, max_epochs=400.0).solve(
-        system, rhs, generator=generator()
+        system, rhs, generator=seeded()
     )
-    predicted = SpectrumModel.of(system, generator()).iterations(rank, 1e-2)
+    predicted = SpectrumModel.of(system, seeded()).iterations(rank, 1e-2)
     assert 0.4 < (predicted + 2.0) / (solution.steps.max().item() + 2.0) < 2.5
 
 
@@ -69,7 +66,7 @@ def test_a_matrix_of_k_distinct_eigenvalues_takes_k_iterations() -> None:
 @pytest.mark.parametrize("rank", [0, 30])
 def test_a_finer_tolerance_or_less_noise_never_takes_fewer_iterations(rank: int) -> None:
     def taken(noise: float, tolerance: float) -> float:
-        return SpectrumModel.of(kernel_system(uniform(600), noise), generator()).iterations(
+        return SpectrumModel.of(kernel_system(uniform(600), noise), seeded()).iterations(
             rank, tolerance
         )
 
@@ -81,7 +78,7 @@ def test_a_finer_tolerance_or_less_noise_never_takes_fewer_iterations(rank: int)
 
 
 def test_a_diagonal_matrix_is_recognised() -> None:
-    model = SpectrumModel.of(kernel_system(uniform(1200, 1e4), 0.1), generator())
+    model = SpectrumModel.of(kernel_system(uniform(1200, 1e4), 0.1), seeded())
     assert model.power == pytest.approx(0.0, abs=1e-3)
     assert model.smallest == pytest.approx(1.1, rel=0.01)
     assert model.iterations(0, 1e-2) <= 3.0
@@ -89,9 +86,9 @@ def test_a_diagonal_matrix_is_recognised() -> None:
 
 def test_what_the_columns_leave_of_the_diagonal_is_measured() -> None:
     system = kernel_system(uniform(N), 0.1)
-    model = SpectrumModel.of(system, generator())
+    model = SpectrumModel.of(system, seeded())
     K = system.kernel.to_dense()
-    columns = torch.randperm(N, generator=generator())
+    columns = torch.randperm(N, generator=seeded())
     assert model.scale == pytest.approx(1.0)
     for rank in (1, 2, 10, len(model.missed) // 2, len(model.missed)):
         index = columns[:rank]
@@ -107,8 +104,8 @@ def test_what_the_columns_leave_of_the_diagonal_is_measured() -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_extrapolation_is_near_what_more_columns_show(seed: int) -> None:
     system = kernel_system(uniform(2000), 0.1)
-    few = SpectrumModel.of(system, generator(seed))
-    many = SpectrumModel.of(system, generator(seed), rank=400)
+    few = SpectrumModel.of(system, seeded(seed))
+    many = SpectrumModel.of(system, seeded(seed), rank=400)
     assert len(few.missed) < len(many.missed) == 400
     for rank in (200, 399):
         assert 0.4 < few.missed_by(rank) / many.missed_by(rank) < 2.5
@@ -116,7 +113,7 @@ def test_the_extrapolation_is_near_what_more_columns_show(seed: int) -> None:
 
 def test_rounding_leaves_a_direct_solve_more_the_less_the_noise() -> None:
     quiet, loud = (
-        SpectrumModel.of(kernel_system(uniform(600).float(), noise), generator()).direct_residual(
+        SpectrumModel.of(kernel_system(uniform(600).float(), noise), seeded()).direct_residual(
             torch.float32
         )
         for noise in (1e-6, 1.0)

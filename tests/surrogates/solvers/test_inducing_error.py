@@ -20,7 +20,14 @@ from surrogates import (
 )
 from surrogates.solvers.inducing_error import InducingError
 from tests.pairs import each_pair
-from tests.surrogates.exact_posteriors import NUM_NEW, PROBLEMS, N, Problem, matern
+from tests.surrogates.exact_posteriors import (
+    NUM_NEW,
+    PROBLEMS,
+    N,
+    Problem,
+    matern,
+    root_mean_square,
+)
 
 M = 80
 CASES = {
@@ -60,10 +67,6 @@ def true_errors(problem: Problem, W: Tensor) -> Tensor:
     variance = kernel(new, diag=True).detach() - of_prior + of_data
     squares = (cross @ (W.double() - exact)).square() / variance.unsqueeze(1)
     return torch.maximum(squares[:NUM_NEW].mean(0), squares[NUM_NEW:].mean(0)).sqrt()
-
-
-def root_mean_square(values: Tensor) -> float:
-    return values.double().square().mean().sqrt().item()
 
 
 @each_pair(name=CASES, budget=[10.0, 40.0], dtype=[torch.float32, torch.float64])

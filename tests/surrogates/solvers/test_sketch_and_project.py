@@ -32,14 +32,11 @@ from surrogates.systems.preconditioners import largest_eigenvalue, nystrom_appro
 from tests import problems
 from tests.contracts import assert_no_worse
 from tests.live_matrices import LiveMatrices
+from tests.problems import seeded
 from tests.refusals import assert_refused
 
 N = 60
 B = 15
-
-
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
 
 
 def test_a_step_solves_the_equations_of_its_block() -> None:
@@ -47,8 +44,8 @@ def test_a_step_solves_the_equations_of_its_block() -> None:
     rhs = problems.normal(N, 2)
     solver = SketchAndProject.sap(block_size=B)
     state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, None))
-    index = state.monitor.deal(B, generator())[0]
-    state = solver.step(system, rhs, state, generator())
+    index = state.monitor.deal(B, seeded())[0]
+    state = solver.step(system, rhs, state, seeded())
     gap = rhs - system.to_dense() @ state.W
     torch.testing.assert_close(gap[index], torch.zeros_like(gap[index]), rtol=0, atol=1e-10)
     moved = state.W.abs().sum(1) > 0
@@ -66,9 +63,9 @@ def test_the_step_is_the_inverse_of_the_largest_eigenvalue(
     preconditioner: Identity | Nystrom,
 ) -> None:
     system = problems.system(N, 0.1)
-    apply = preconditioner(system, generator())
+    apply = preconditioner(system, seeded())
     exact = torch.linalg.eigvals(preconditioned_matrix(system, apply)).real.max().item()
-    estimate = largest_eigenvalue(system, apply, generator())
+    estimate = largest_eigenvalue(system, apply, seeded())
     assert 0.95 * exact <= estimate <= exact * (1 + 1e-10)
 
 
@@ -87,7 +84,7 @@ def test_the_sketch_is_exact_for_a_matrix_of_its_rank() -> None:
 def test_the_damping_enters_the_sketched_preconditioner_once() -> None:
     system = problems.system(N, 0.1)
     P = torch.linalg.inv(
-        Nystrom(10, sketch="gaussian")(system, generator())(torch.eye(N, dtype=torch.float64))
+        Nystrom(10, sketch="gaussian")(system, seeded())(torch.eye(N, dtype=torch.float64))
     )
     eigenvalues = torch.linalg.eigvalsh(P)
     damping = eigenvalues[0]  # S_rr + σ² on the complement; S_rr more on the last kept direction
@@ -112,8 +109,8 @@ def test_tail_averaging_returns_the_mean_of_the_second_half() -> None:
     zeros = torch.zeros_like(rhs)
     state = solver.init(system, Start(rhs, zeros, rhs, None))
     other = plain.init(system, Start(rhs, zeros, rhs, None))
-    random = generator()
-    same = generator()
+    random = seeded()
+    same = seeded()
     iterates = []
     for _ in range(16):
         state = solver.step(system, rhs, state, random)
@@ -206,7 +203,7 @@ def states(
 ) -> list[Tensor]:
     """Return the iterates of the first steps."""
     state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, None))
-    random = generator()
+    random = seeded()
     iterates = []
     for _ in range(num_steps):
         state = solver.step(system, rhs, state, random)
@@ -326,7 +323,7 @@ def test_the_estimate_is_the_checkpoint_in_the_middle_of_a_divergence() -> None:
     rhs = problems.normal(N, 3)
     solver = SketchAndProject.asap(block_size=B)
     state: SketchAndProjectState = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, None))
-    random = generator()
+    random = seeded()
     for _ in range(2 * N // B + 1):
         state = solver.step(system, rhs, state, random)
     monitor = state.monitor
