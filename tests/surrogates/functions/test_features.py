@@ -64,16 +64,6 @@ def test_the_mean_kernel_is_the_kernel(name: str) -> None:
         torch.testing.assert_close(mean_kernel(features, X, X), K, rtol=0, atol=tolerance)
 
 
-def test_the_prior_variance_is_exact_everywhere() -> None:
-    features = RandomFeatures.draw(
-        problems.scaled(problems.matern(2.5), 3.0).double(), DIM, 10, generator=seeded()
-    )
-    torch.testing.assert_close(
-        features(problems.uniform(7, DIM)).square().sum(1),
-        torch.full((7,), 3.0, dtype=torch.float64),
-    )
-
-
 def test_orthogonal_features_have_lower_variance() -> None:
     kernel = problems.matern(1.5, 1.0).double()
     x = DIAGONAL * 0.8

@@ -242,10 +242,10 @@ def test_every_fit_learns_the_noise_of_each_task(method: str) -> None:
 
 def test_a_fit_with_noise_of_tasks_is_no_worse_than_that_of_botorch() -> None:
     points, values = with_noise(600, 1)
-    ours = model_with_noise(200)
+    ours = model_with_noise(400)
     with torch.random.fork_rng(devices=[]):  # theirs starts from random numbers
         torch.random.set_rng_state(torch.Generator().manual_seed(0).get_state())
-        theirs = MultiTaskGP(*with_noise(200, 0), task_feature=-1)
+        theirs = MultiTaskGP(*with_noise(400, 0), task_feature=-1)
         fit_gpytorch_mll(ExactMarginalLogLikelihood(theirs.likelihood, theirs))
     scores = []
     for model in (fit(ours), theirs):

@@ -249,13 +249,6 @@ def test_it_serves_thompson_sampling_and_botorchs_paths() -> None:
     assert paths(Q[0]).shape == (5, 4)
 
 
-def test_constant_targets_give_a_finite_posterior() -> None:
-    model = FiniteFeatureGP(
-        X, torch.ones(N, 1).double(), feature_map=Network(), outcome_transform=None
-    )
-    assert all(part.isfinite().all() for part in law(model))
-
-
 class Nan(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         return torch.where(inputs > 0.9, torch.nan, inputs)

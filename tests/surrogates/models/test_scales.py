@@ -51,15 +51,6 @@ def test_lengthscales_of_the_inputs_scale_make_any_scale_right() -> None:
     torch.testing.assert_close(*means, rtol=1e-3, atol=1e-3)
 
 
-def test_short_lengthscales_do_not_cancel_in_float32() -> None:
-    X = problems.uniform(N, 2)
-    close = X + 1e-4 * problems.normal(N, 2)
-    kernel = problems.rbf(3e-4)
-    exact = problems.own_evaluation(kernel, X.float(), close.float())
-    found = kernel_operator(kernel, X.float(), close.float()).to_dense().double()
-    torch.testing.assert_close(found, exact, rtol=0, atol=3e-3)
-
-
 def test_outputs_whose_squares_overflow_are_refused() -> None:
     X, y = data(1.0, torch.float32)
     with pytest.raises(ValueError, match=r"`train_Y` must have finite squares .* Scale"):
