@@ -32,7 +32,7 @@ LAST_RATE = 0.1  # of the learning rate, at the end of an ascent
 FEWEST_STARTS = 10
 CHECKED_EVERY = 8  # rounds of starts, of which no start is a centre
 LARGEST_ERROR = 0.25  # there, beside how far the values of a path differ from start to start
-NUM_REACHED = 14  # points of each path that it goes on from
+NUM_REACHED = 14  # best points of each path, from which it goes on, or has others choose
 OWN_STEPS = 10  # of the paths themselves, at the end
 
 

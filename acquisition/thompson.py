@@ -21,6 +21,7 @@ from acquisition.candidates import (
 from acquisition.constraints import FeasibleSet, LinearConstraint, TooFewPoints
 from acquisition.multistart import (
     LAST_RATE,
+    NUM_REACHED,
     OWN_STEPS,
     Functions,
     SharedFunctions,
@@ -59,7 +60,6 @@ from surrogates.systems.system import Rows
 # for lengthscales 0.2 and 0.5
 RATE = 0.5
 HIGHEST_RATE = 0.15  # in units of the box's sides
-NUM_VISITED = 10  # best points of each path, among which those without a point of their own choose
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ class ParallelThompsonSampling:
         if not found.all():
             usable = batch[:0]
             if search.feasible.rounding is not None:
-                visited = ranked[:, :NUM_VISITED].flatten(0, 1)
+                visited = ranked[:, :NUM_REACHED].flatten(0, 1)
                 neighbours = grid_neighbours(batch[~found], search.feasible)
                 usable = torch.cat([visited, neighbours])
             batch[~found] = self._others(functions, sign, usable, rounds, known, batch, found)

@@ -32,10 +32,11 @@ from scalable_bo.study.choices import BestOfPool, Choice, Part, choose_parts, dr
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
 from scalable_bo.study.goals import acquisition_goal
 from scalable_bo.study.known import Known
-from scalable_bo.study.pace import PROBED_COLUMNS, Plan, Region, end_of_fit, local_parts, plan_here
+from scalable_bo.study.pace import Plan, Region, end_of_fit, local_parts, plan_here
 from scalable_bo.study.surrogate import KeptSurrogate
 from scalable_bo.study.team import Team, make_job, read_job
 from surrogates import PathwiseGP, memory
+from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO
 from surrogates.rules.solved import COLUMNS_HELD, default_solver
 
 
@@ -206,7 +207,7 @@ class Proposer:
         plan = None
         deadline = None
         if self._ask_seconds is not None and left is None and pool is None:
-            U = known.data(min(known.num_observed, PROBED_COLUMNS)).U
+            U = known.data(min(known.num_observed, DIRECT_SOLVE_UP_TO)).U
             plan = plan_here(self._factory, U, known.num_observed, q, self._ask_seconds)
             deadline = end_of_fit(start, self._ask_seconds)
         shared = pool is None and self._is_shared(q, known)

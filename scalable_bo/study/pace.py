@@ -31,7 +31,6 @@ from surrogates.solvers.auto import EPOCHS_AROUND
 
 SHARE = 0.75  # of the time, for what is predicted; the fit ends when the rest of it is over
 EPOCHS = 8.0  # n² products that an iterative solve is expected to take
-PROBED_COLUMNS = 8192
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def measure_rates(
         num_points: of each function's gradients.
         factor_size: rows of a matrix that is factorised.
     """
-    X = U[:PROBED_COLUMNS]
+    X = U[:DIRECT_SOLVE_UP_TO]
     basis = KernelBasis(kernel, X)
     weights = X.new_ones(len(X), q + 1)
     points = X[:num_points].expand(q, -1, -1).clone().requires_grad_()
@@ -144,9 +143,9 @@ def plan_here(factory: SurrogateFactory, U: Tensor, n: int, q: int, seconds: flo
     this machine as busy as it is.
 
     Args:
-        U: (k, e) where the values were observed, ``PROBED_COLUMNS`` of them or all.
+        U: (k, e) where the values were observed, ``DIRECT_SOLVE_UP_TO`` of them or all.
     """
-    X = U[:PROBED_COLUMNS].to(factory.device, factory.dtype)
+    X = U[:DIRECT_SOLVE_UP_TO].to(factory.device, factory.dtype)
     return plan_ask(n, q, seconds, measure_rates(deepcopy(factory.kernel).to(X), X, q))
 
 

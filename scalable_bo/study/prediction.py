@@ -10,15 +10,16 @@ from dataclasses import dataclass
 import psutil
 import torch
 
+from scalable_bo.modelling.fitting import FIRST_FIT_POINTS
 from scalable_bo.space.space import Space
 from scalable_bo.study.asking import columns_bytes
 from scalable_bo.study.study import Study
 from surrogates import memory
 from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO
+from surrogates.solvers.auto import preconditioner_bytes
 
-REHEARSED_ROWS = 500
+REHEARSED_ROWS = 2 * FIRST_FIT_POINTS  # as many as are fitted at once
 REHEARSED_POINTS = 10
-COLUMNS_OF_A_PRECONDITIONER = 3  # copies of its (n, n/20) factor held at once
 WORKSPACE = 2**28  # bytes
 
 
@@ -95,7 +96,7 @@ def predicted_bytes(n: int, q: int, dtype: torch.dtype, free: int) -> int:
         return needed + memory.squares_bytes(n * n, dtype)
     if n * n * size <= memory.default_budget(torch.device("cpu")):
         needed += n * n * (size if dtype == torch.float32 else size + 4)
-    preconditioner = COLUMNS_OF_A_PRECONDITIONER * n * (n // 20) * 4
+    preconditioner = preconditioner_bytes(n, n // 20, torch.float32)
     return needed + preconditioner if needed + preconditioner <= free else needed
 
 

@@ -32,7 +32,7 @@ from surrogates.rules.limits import lengthscale_limits
 NOISE_OF_ERRORS = 0.8  # of the squared errors of data left out: there is little else to explain
 IN_PROPORTION = "lengthscales in proportion explain as much as their number can tell"
 EXPECTED = "lengthscales and noise that are expected explain as much"
-NEEDED_NATS = 1.0  # by which what can follow noise, such as lengthscales that are free, must win
+NEEDED_NATS = 2.0 * GAIN_ON_NOISE  # by which what can follow noise, such as free lengthscales, wins
 
 
 class Simpler(NamedTuple):

@@ -217,7 +217,7 @@ class Auto(Solver):
             )
         )
         for rank in sorted({max(1, n // 20), max(1, n // 10), max(1, n // 5)}):
-            if 3 * n * rank * torch.finfo(system.dtype).bits // 8 > free:
+            if preconditioner_bytes(n, rank, system.dtype) > free:
                 continue
             epochs = 1.0 + probe.iterations(rank, tolerance)
             setup = n * rank * (PRECONDITION * rank + evaluate)
@@ -319,6 +319,11 @@ class Auto(Solver):
             return False
         rate = request.seconds / max(request.epochs, 1.0)
         return self.max_seconds is None or request.seconds + epochs * rate <= self.max_seconds
+
+
+def preconditioner_bytes(n: int, rank: int, dtype: torch.dtype) -> int:
+    """Return the bytes that a preconditioner takes: three copies of its (n, ``rank``) factor."""
+    return 3 * n * rank * dtype.itemsize
 
 
 def _begins_in_float32(system: BlockSystem, solver: Solver) -> bool:

@@ -37,7 +37,7 @@ CLEAR_CHANGE = 2.0
 # A decimal digit: a sweep that leaves more of a residual hands over to a finer arithmetic, rounding
 # below so much of what is allowed is accepted, and rounding may explain what is below its inverse
 DIGIT = 0.1
-MARGIN = 0.9  # safety factor of a predicted fall
+MARGIN = 1.0 - DIGIT  # safety factor of a predicted fall
 
 
 class UnsolvedWarning(UserWarning):
