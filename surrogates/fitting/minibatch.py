@@ -114,7 +114,7 @@ def fit_minibatch(
     try:
         for step in range(1, num_steps + 1):
             drawn = next(draws).to(X.device)
-            index = drawn if neighbours is None else neighbours.of_data(drawn.squeeze(1), m)
+            index = drawn if neighbours is None else neighbours.of(X[drawn.squeeze(1)], m)
             nll = _descent_direction(gp, index, step)
             coordinates.pull_gradient()
             steps.step()

@@ -10,7 +10,6 @@ from gpytorch.kernels import Kernel
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from surrogates import memory
 from surrogates.rules.limits import parts_with_lengthscales
 
 EXACT_UP_TO_POINTS = 5000
@@ -37,7 +36,6 @@ class Neighbours:
         self._spread = self._X.std(0)
         self._device = X.device
         n, dim = self._X.shape
-        self._table: np.ndarray | None = None
         self._approximation = (
             0.0 if n <= EXACT_UP_TO_POINTS or dim <= EXACT_UP_TO_DIM else APPROXIMATION
         )
@@ -47,26 +45,14 @@ class Neighbours:
         """Return the indices (b, k) of the k points of X nearest to each of ``points`` (b, d),
         in no order.
         """
-        return torch.from_numpy(self._query(points.detach().double().cpu().numpy(), k)).to(
-            self._device
+        workers = torch.get_num_threads() if len(points) > 100 else 1
+        _, found = self._tree.query(
+            points.detach().double().cpu().numpy() * self._metric,
+            k=[1] if k == 1 else k,
+            eps=self._approximation,
+            workers=workers,
         )
-
-    def of_data(self, index: Tensor, k: int) -> Tensor:
-        """Return the indices (b, k) of the k points nearest to each X[index];
-        what was found before is looked up.
-        """
-        rows = index.cpu().numpy()
-        n = len(self._X)
-        if 4 * n * k > memory.default_budget(torch.device("cpu")):
-            return torch.from_numpy(self._query(self._X[rows], k)).to(self._device)
-        if self._table is None or self._table.shape[1] != k:
-            self._table = np.empty((n, k), dtype=np.int32)
-            self._found = np.zeros(n, dtype=bool)
-        missing = rows[~self._found[rows]]
-        if len(missing):
-            self._table[missing] = self._query(self._X[missing], k)
-            self._found[missing] = True
-        return torch.from_numpy(self._table[rows].astype(np.int64)).to(self._device)
+        return torch.from_numpy(np.asarray(found, dtype=np.int64)).to(self._device)
 
     def follow(self, kernel: Kernel) -> bool:
         """Search anew, from now on, if the lengthscales of ``kernel`` have moved;
@@ -86,15 +72,6 @@ class Neighbours:
         self._metric = inverse_lengthscales(kernel, self._X.shape[1])
         self._built_for = self._weights(self._metric)
         self._tree = cKDTree(self._X * self._metric)
-        self._table = None
-        self._found = np.zeros(0, dtype=bool)
-
-    def _query(self, points: np.ndarray, k: int) -> np.ndarray:
-        workers = torch.get_num_threads() if len(points) > 100 else 1
-        found = self._tree.query(
-            points * self._metric, k=[1] if k == 1 else k, eps=self._approximation, workers=workers
-        )
-        return np.asarray(found[1], dtype=np.int64)
 
     def _weights(self, metric: np.ndarray) -> np.ndarray:
         weights = metric * self._spread

@@ -28,17 +28,6 @@ def test_neighbours_are_the_nearest_in_units_of_the_lengthscales(k: int) -> None
     )
 
 
-def test_a_looked_up_neighbour_is_the_one_searched() -> None:
-    neighbours = Neighbours(X, KERNEL)
-    index = torch.tensor([3, 7, 3])
-    first = neighbours.of_data(index, 6)
-    again = neighbours.of_data(torch.tensor([7, 8]), 6)
-    assert torch.equal(first[1], again[0])
-    torch.testing.assert_close(found(X, X[index], first), by_all_distances(X, X[index], 6))
-    torch.testing.assert_close(found(X, X[[7, 8]], again), by_all_distances(X, X[[7, 8]], 6))
-    assert neighbours.of_data(index, 4).shape == (3, 4)
-
-
 def test_approximate_neighbours_are_at_most_half_as_far_again() -> None:
     X = problems.uniform(6000, 4)
     kernel = problems.rbf(1.0)
@@ -52,13 +41,12 @@ def test_approximate_neighbours_are_at_most_half_as_far_again() -> None:
 def test_a_common_factor_moves_no_neighbour_and_another_metric_does() -> None:
     kernel = problems.rbf(torch.ones(1, 3), ard_num_dims=3)
     neighbours = Neighbours(X, kernel)
-    neighbours.of_data(torch.arange(10), 4)
     kernel.lengthscale = torch.full((1, 3), 9.0)
     assert not neighbours.follow(kernel)
     kernel.lengthscale = problems.ARD
     assert neighbours.follow(kernel) and not neighbours.follow(kernel)
     torch.testing.assert_close(
-        found(X, X[:10], neighbours.of_data(torch.arange(10), 4)), by_all_distances(X, X[:10], 4)
+        found(X, X[:10], neighbours.of(X[:10], 4)), by_all_distances(X, X[:10], 4)
     )
 
 
