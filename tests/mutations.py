@@ -97,10 +97,10 @@ MUTANTS = (
     ),
     Mutant("surrogates/solvers/acceleration.py", "1.0 / (1.0 + gamma * nu)", "0.5", SOLVERS),
     Mutant(
-        "surrogates/solvers/growing.py",
+        SOLVED,
         "solve(own_block, gap).value",
         "solve(own_block, 0.0 * gap).value",
-        SOLVERS,
+        MODELS,
     ),
     Mutant(
         SOLVED,

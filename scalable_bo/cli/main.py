@@ -13,7 +13,6 @@ import typer
 from scalable_bo._packages import MissingPackageError, installed_version
 from scalable_bo.cli.bench import bench
 from scalable_bo.cli.console import Commands, stop
-from scalable_bo.cli.mending import repair
 from scalable_bo.cli.serving import ServeCommand, WorkCommand
 from scalable_bo.cli.study_commands import COMMANDS
 
@@ -25,7 +24,7 @@ app = Commands(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench, name="bench")
-for command in (*COMMANDS, repair):
+for command in COMMANDS:
     app.command()(command)
 app.command("serve")(ServeCommand)
 app.command("work")(WorkCommand)

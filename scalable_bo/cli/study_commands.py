@@ -1,5 +1,5 @@
 """The commands for studies: ``run``, ``ask``, ``tell``, ``status``, ``export``,
-``report`` and ``check``. Quick to import.
+``report``, ``check`` and ``repair``. Quick to import.
 """
 
 from __future__ import annotations
@@ -344,7 +344,25 @@ def check(file: ConfigFile, as_json: AsJson = False) -> None:
         _refuse("The run will not fit in memory. Use smaller batches, fewer rounds, or float32.", 1)
 
 
-COMMANDS = (run, ask, tell, correct, status, export, report, check)
+def repair(place: StudyPlace, name: StudyName = None) -> None:
+    """Restore a damaged study from its database and backup, and say what is lost.
+
+    The damaged files are kept beside the restored ones. A study without damage is left as it is.
+    """
+    with refusals():
+        from scalable_bo.storage.repair import restore
+
+        remedy = "Restore the database from its backup, by its own means."
+        folder = folder_of(locate(place, name), remedy)
+        lost = restore(folder)
+    if lost is None:
+        typer.echo(f"The study in {folder} is whole.")
+        return
+    for line in lost or ["nothing"]:
+        typer.echo(f"Restored the study in {folder}; lost: {line}.")
+
+
+COMMANDS = (run, ask, tell, correct, status, export, report, check, repair)
 
 
 def _rows_and_asks(config: Config, space: Space) -> tuple[int, int]:

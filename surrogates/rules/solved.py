@@ -31,7 +31,6 @@ from surrogates.rules.rule import Covariance, CovarianceWith, Draw, Rule
 from surrogates.solvers.accuracy import PosteriorError
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.cholesky import Cholesky
-from surrogates.solvers.growing import extended
 from surrogates.solvers.run import Judge, Solution
 from surrogates.solvers.solver import Solver
 from surrogates.systems.kernel import KernelSystem
@@ -249,6 +248,33 @@ def _initial(system: LinearSystem, misfit: Tensor, wanted: Draw) -> Tensor | Non
         return None
     start = extended(system, misfit, warm)
     return torch.cat([start, start.new_zeros(len(start), wanted.num_paths)], dim=1)
+
+
+def extended(system: LinearSystem, B: Tensor, W: Tensor) -> Tensor:
+    """Return W, which solves the system of the first k rows, and at new points what solves their
+    own rows of H W = B beside it: a step of block coordinate descent, at the cost of (n − k) n
+    kernel entries.
+
+    New rows that start at zero hold all that is wrong, in a residual that is small beside the norm
+    of B: a solver may stop before it has seen them.
+
+    Args:
+        B: (n_r, s); of no account without new points.
+        W: (k, s), the solution of the earlier system, in every process.
+    Returns:
+        (n_r, s), in the system's dtype.
+    """
+    rows = system.rows
+    start = system.noise.new_zeros(rows.num_held, W.shape[1])
+    held = W[rows.own]
+    start[: len(held)] = held
+    if len(W) < system.n:
+        blocks = require_blocks(system)
+        new = torch.arange(len(W), system.n, device=B.device)
+        gap = blocks.rows_matmul(new, start, minus=B).neg_()
+        own_block = blocks.restrict(new)
+        rows.add(start, new, Cholesky().solve(own_block, gap).value)
+    return start
 
 
 def default_solver(n: int) -> Solver:

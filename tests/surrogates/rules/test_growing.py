@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from surrogates import KernelSystem
-from surrogates.solvers.growing import extended
+from surrogates.rules.solved import extended
 from tests import problems
 
 K = 40
