@@ -15,7 +15,7 @@ from scalable_bo.modelling.fitting import FIRST_FIT_POINTS, fit_warped
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.space import Float, Space
 from scalable_bo.study import pace
-from scalable_bo.study.pace import Rates, find_regions, plan_ask, predicted_seconds
+from scalable_bo.study.pace import Rates, find_regions, measure_rates, plan_ask, predicted_seconds
 from scalable_bo.study.study import Study
 from surrogates.functions import paths
 from surrogates.operators.differentiable import KernelBasis
@@ -72,6 +72,14 @@ def test_models_are_as_large_as_the_time_allows() -> None:
 
 def test_few_values_are_all_taken_whatever_the_time() -> None:
     assert plan_ask(FIRST_FIT_POINTS, 200, 1e-9, RATES).num_rows is None
+
+
+def test_rates_are_of_this_machine() -> None:
+    kernel = Study(SPACE, maximize=True)._factory.kernel
+    rates = measure_rates(kernel, points(300), 3)
+    assert rates.product > 0
+    assert rates.gradient > 0
+    assert rates.factor > 0
 
 
 def test_regions_lie_around_points_that_are_good_among_their_neighbours() -> None:
