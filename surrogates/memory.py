@@ -29,7 +29,6 @@ MANY = 2**18  # numbers, which a CPU draws in about two milliseconds
 # float64
 TILES_HELD = 16
 SECONDS_BETWEEN_LOOKS = 1.0  # at a device's free memory: asking takes longer than a small product
-
 SQUARES_HELD = 6  # matrices of one size that dense linear algebra holds at once, at most
 
 SWITCH = "SCALABLE_BO_PROCESS_SETTINGS"

@@ -19,8 +19,6 @@ import torch
 from surrogates.systems.preconditioners import column_factor
 from surrogates.systems.system import BlockSystem
 
-# columns: n / 20 in between
-NUM_SHARES = 10  # quantiles of the missed diagonal
 NUM_LEVELS = 60  # of the missed spectrum, evenly spaced in the logarithm of the index
 # What of the preconditioner's δ = m_r acts. With all of it, as if the columns spanned eigenvectors,
 # forecasts are half of what is found.
@@ -44,7 +42,7 @@ class SpectrumModel:
         n, noise, scale, eps: number of points; σ²; mean of K's diagonal; rounding unit of K.
         captured: (R,) eigenvalues of the columns' Nyström approximation, descending.
         missed: (R,) m_1, …, m_R.
-        shares: (10,) quantiles of what each point's diagonal misses, over their mean.
+        shares: quantiles of what each point's diagonal misses, over their mean.
         least: the lowest of such quantiles among the points that are not the columns' own, over
             their mean.
         top, power: λ_R and p.
@@ -62,9 +60,15 @@ class SpectrumModel:
     power: float
 
     @classmethod
-    def of(cls, system: BlockSystem, generator: torch.Generator, rank: int | None = None) -> Self:
+    def of(
+        cls,
+        system: BlockSystem,
+        generator: torch.Generator,
+        rank: int | None = None,
+        num_shares: int = 10,
+    ) -> Self:
         """Return the model of ``system``, from ``rank`` columns drawn uniformly; from n/20, between
-        64 and 400, if ``None``.
+        64 and 400, if ``None``. The missed diagonal has ``num_shares`` quantiles.
         """
         n = system.n
         rank = min(n, rank or max(64, min(n // 20, 400)))
@@ -87,7 +91,7 @@ class SpectrumModel:
             .sort()
             .values.numpy()
         )
-        middles = (np.arange(NUM_SHARES) + 0.5) / NUM_SHARES
+        middles = (np.arange(num_shares) + 0.5) / num_shares
         shares = _quantiles(left, middles)
         others = left[len(missed) % n :]  # the columns' own points, the first, miss nothing
         least = float(_quantiles(others, middles[0]) / others.mean())
@@ -118,7 +122,7 @@ class SpectrumModel:
         """
         values, counts = self._levels(len(self.missed), self.n)
         spectrum = np.outer(values, self.shares).ravel()
-        counts = np.repeat(counts / NUM_SHARES, NUM_SHARES)
+        counts = np.repeat(counts / len(self.shares), len(self.shares))
         inverse = (1.0 / (self.noise + self.captured)).sum() + (
             counts / (self.noise + spectrum)
         ).sum()
@@ -147,7 +151,7 @@ class SpectrumModel:
         number = len(self.missed)
         beyond, counts = self._levels(max(1, rank or number), self.n)
         beyond = np.outer(beyond, self.shares).ravel()
-        counts = np.repeat(counts / NUM_SHARES, NUM_SHARES)
+        counts = np.repeat(counts / len(self.shares), len(self.shares))
         held = self.captured[: rank or number]
         multiplicities = np.ones(min(rank or number, number))
         if rank > number:

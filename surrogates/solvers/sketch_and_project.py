@@ -18,7 +18,7 @@ from surrogates.solvers.epochs import (
     EpochMonitor,
     describe_reduction,
 )
-from surrogates.solvers.run import CLEAR_CHANGE, Start
+from surrogates.solvers.run import CLEAR_CHANGE, DIGIT, Start
 from surrogates.solvers.solver import IterativeSolver
 from surrogates.solvers.state import State
 from surrogates.systems.preconditioners import (
@@ -37,7 +37,6 @@ from surrogates.systems.system import (
 CPU = torch.device("cpu")
 EXACT_CONVEXITY = 0.5  # c = μν of exact blocks
 READ_COLUMNS = 50  # evaluating or reading a kernel entry costs about what so many columns do
-LENIENT_GROWTH = 10.0
 
 
 Blocks = RowSampler | Cells | None  # what arranges or draws them; None for random parts
@@ -283,9 +282,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         # Exact blocks lower the objective, though the residual may rise on the way; samples show it
         # with noise.
         lenient = self.preconditioner.is_exact or state.sampler is not None
-        monitor, diverged = state.monitor.judge(
-            state.W, LENIENT_GROWTH if lenient else CLEAR_CHANGE
-        )
+        monitor, diverged = state.monitor.judge(state.W, 1.0 / DIGIT if lenient else CLEAR_CHANGE)
         W = torch.where(diverged, monitor.checkpoint, state.W, out=state.W)
         momentum = state.momentum
         damped = diverged
