@@ -104,7 +104,7 @@ def test_with_the_tracker_at_its_limit_stochastic_gradients_average_to_the_full_
 
 
 def test_the_gradient_is_taken_with_the_tracker_of_this_batch() -> None:
-    model = gp()
+    model = gp(train_Yvar=YVAR)
     objective = Objective(model, model.num_features)
     _, law = objective.evaluate()
     tracker = Tracker(SCGD(tracking=1.0), objective, law)

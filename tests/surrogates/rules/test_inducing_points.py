@@ -113,6 +113,7 @@ def test_the_lengthscale_decides_what_is_near() -> None:
     # Spread along the second input alone matters once the first is measured in long units.
     Z = k_means(CLUSTERS, 2, seeded(), lengthscale=torch.tensor([1e6, 1e-3]))
     assert (Z[:, 1].max() - Z[:, 1].min()) > 1.0
+    assert torch.equal(Z, Z.clamp(CLUSTERS.amin(0), CLUSTERS.amax(0)))  # in the data's units
     anisotropic = eliminate_neighbours(X, 1.0, lengthscale=torch.tensor([1e6, 0.05]))
     assert len(anisotropic) <= 20
     assert len(eliminate_neighbours(X, 1.0, lengthscale=0.05)) > 100
