@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from botorch.models.kernels.positive_index import PositiveIndexKernel
+from gpytorch.priors import Prior
 from torch import Tensor
 
 
@@ -18,6 +19,12 @@ class TaskKernel(PositiveIndexKernel):
     def rank(self) -> int:
         return self.raw_covar_factor.shape[-1]
 
+    def register_prior(self, name: str, prior: Prior, *closures: Any) -> None:
+        """Register a prior; that of the correlations by functions that can be pickled."""
+        if name == "IndexKernelPrior":
+            closures = (_correlations, PositiveIndexKernel._set_lower_triangle_corr)
+        super().register_prior(name, prior, *closures)
+
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         """Return K_tt' of the tasks t, t' in x1 (..., n, 1) and x2 (..., m, 1)."""
         first = task_numbers(x1[..., 0], self.num_tasks)
@@ -25,6 +32,10 @@ class TaskKernel(PositiveIndexKernel):
         if diag:
             return self.covar_matrix[first, second]
         return self.covar_matrix[first.unsqueeze(-1), second.unsqueeze(-2)]
+
+
+def _correlations(kernel: PositiveIndexKernel) -> Tensor:
+    return kernel._lower_triangle_corr
 
 
 def task_numbers(column: Tensor, num_tasks: int) -> Tensor:

@@ -15,7 +15,12 @@ from botorch.models.transforms.outcome import Standardize
 from botorch.models.utils.priors import BetaPrior
 from gpytorch import Module, constraints, priors
 from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
-from gpytorch.likelihoods import FixedNoiseGaussianLikelihood, GaussianLikelihood
+from gpytorch.likelihoods import (
+    FixedNoiseGaussianLikelihood,
+    GaussianLikelihood,
+    HadamardGaussianLikelihood,
+    Likelihood,
+)
 from gpytorch.means import ConstantMean, Mean, ZeroMean
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -26,13 +31,19 @@ from surrogates.models.priors import ModerateLengthscalePrior
 from surrogates.operators.forms import FORMS, KernelForm
 
 FORMAT = "scalable_bo model"
-VERSION = 1
+VERSION = 2
 METADATA = "model"
 INPUTS = "train_X"
 TARGETS = "train_targets"  # standardised, as the model has them
 NOISE = "noise"  # of every target, standardised
 PARAMETER = "state."
 
+# The attributes of every class that its constructor takes, beside the noise
+LIKELIHOODS: dict[type[Likelihood], tuple[str, ...]] = {
+    GaussianLikelihood: (),
+    FixedNoiseGaussianLikelihood: (),
+    HadamardGaussianLikelihood: ("num_tasks", "task_feature_index"),
+}
 MEANS = (ConstantMean, ZeroMean)
 TRANSFORMS = ("input_transform", "outcome_transform")  # of a model
 # The attributes of every class that its constructor takes, in their order
@@ -87,9 +98,10 @@ def save_model(model: Any, inputs: Tensor, settings: Mapping[str, int | None], p
         OSError: if the file cannot be written.
     """
     likelihood = model.likelihood
-    if type(likelihood) not in (GaussianLikelihood, FixedNoiseGaussianLikelihood):
+    kind = type(likelihood)
+    if kind not in LIKELIHOODS:
         raise _unknown("likelihood", likelihood)
-    known_noise = type(likelihood) is FixedNoiseGaussianLikelihood
+    known_noise = kind is FixedNoiseGaussianLikelihood
     description = {
         "format": FORMAT,
         "version": VERSION,
@@ -97,6 +109,10 @@ def save_model(model: Any, inputs: Tensor, settings: Mapping[str, int | None], p
         "num_outputs": model.num_outputs,
         "covar_module": _kernel_of(model.covar_module),
         "mean_module": _mean_of(model.mean_module),
+        "likelihood": {
+            "type": kind.__name__,
+            "arguments": {name: getattr(likelihood, name) for name in LIKELIHOODS[kind]},
+        },
         "noise_covar": None if known_noise else _own_of(likelihood.noise_covar),
         "began_homoscedastic": model._began_homoscedastic,
         "fixed": [name for name, value in model.named_parameters() if not value.requires_grad],
@@ -138,7 +154,9 @@ def load_model(path: Path) -> Stored:
     batch = torch.Size(targets.shape[:-1])
     likelihood = None
     if noise is None:
-        likelihood = GaussianLikelihood(batch_shape=batch).to(inputs)
+        of = description.get("likelihood", {"type": "GaussianLikelihood", "arguments": {}})
+        kind = _named(of["type"], LIKELIHOODS)
+        likelihood = kind(**of["arguments"], batch_shape=batch).to(inputs)
         _give(likelihood.noise_covar, description["noise_covar"])
     arguments = {
         "train_X": inputs,

@@ -28,6 +28,7 @@ from surrogates import (
     SketchAndProject,
     VariationalGP,
     fit,
+    multi_task_kernel,
 )
 from tests import problems
 
@@ -55,6 +56,13 @@ MODELS: dict[str, Callable[[], PathwiseGP]] = {
     "variational": lambda: VariationalGP(X, Y, inducing_points=6, **SMALL, **own()),
     "features": lambda: FiniteFeatureGP(
         X, Y, feature_map=FourierFeatures(RBFKernel(), 2, 16), **own()
+    ),
+    "tasks": lambda: PathwiseGP(
+        torch.cat([X[:, :1], (X[:, 1:] > 0.5).double()], 1),
+        Y,
+        covar_module=multi_task_kernel(2, 2),
+        solver=CG(),
+        **SMALL,
     ),
 }
 

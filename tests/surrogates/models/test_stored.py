@@ -18,12 +18,13 @@ from gpytorch.kernels import (
     RQKernel,
     ScaleKernel,
 )
-from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.likelihoods import GaussianLikelihood, HadamardGaussianLikelihood
 from gpytorch.means import LinearMean, ZeroMean
 from gpytorch.priors import GammaPrior, UniformPrior
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
-from surrogates import CG, PathwiseGP, TanimotoKernel, VariationalGP, fit
+from surrogates import CG, PathwiseGP, TanimotoKernel, VariationalGP, fit, multi_task_kernel
 from surrogates.models.priors import ModerateLengthscalePrior
 from surrogates.models.stored import METADATA
 from tests import problems
@@ -42,7 +43,8 @@ def same(model: PathwiseGP, path: Path, **settings: Any) -> PathwiseGP:
     """Save and load a model; require that it is the same."""
     model.eval().save(path)
     loaded = PathwiseGP.load(path, **settings)
-    X = data(dtype=model.train_targets.dtype)[0][:4] + 0.1
+    X = model._given_inputs[..., :4, :] + 0.1
+    X = X if X.ndim == 2 else X[0]
     before = model.posterior(X)
     after = loaded.posterior(X)
     assert torch.equal(after.mean, before.mean)
@@ -111,6 +113,29 @@ def test_settings_are_rebuilt(settings: dict[str, Any], m: int, tmp_path: Path) 
         settings["likelihood"] = GaussianLikelihood(batch_shape=torch.Size([m]))
     model = PathwiseGP(X, Y, **settings)
     same(model, tmp_path / "model", **{k: v for k, v in settings.items() if k == "solver"})
+
+
+def test_tasks_with_a_noise_of_their_own_are_rebuilt(tmp_path: Path) -> None:
+    X, Y = data()
+    tasks = torch.arange(len(X)).unsqueeze(-1) % 2
+    likelihood = HadamardGaussianLikelihood(2, task_feature_index=-1)
+    likelihood.noise = torch.tensor([[0.01], [0.3]])
+    kernel = multi_task_kernel(4, 2)
+    same(
+        PathwiseGP(torch.cat([X, tasks], 1), Y, covar_module=kernel, likelihood=likelihood),
+        tmp_path / "model",
+    )
+
+
+def test_files_of_the_first_version_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    model = PathwiseGP(*data())
+    model.save(path)
+    with safe_open(path, "pt") as file:
+        description = json.loads(file.metadata()[METADATA])
+    del description["likelihood"]
+    save_file(load_file(path), path, {METADATA: json.dumps(description | {"version": 1})})
+    assert torch.equal(PathwiseGP.load(path).likelihood.noise, model.likelihood.noise)
 
 
 def test_precision_and_what_is_not_learnt_are_kept(tmp_path: Path) -> None:
