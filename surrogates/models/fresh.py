@@ -14,7 +14,7 @@ import threading
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from typing import Any, Self
 
@@ -177,7 +177,7 @@ class FreshGP(SingleTaskGP):
             noise = common.mT if self.num_outputs > 1 else common.squeeze(-1)
             noise = noise.expand(torch.broadcast_shapes(noise.shape, inputs.shape[:-1]))
         given = {} if noise is None else {"noise": noise}
-        with direct_algebra, as_given(), relative_jitter(self):
+        with direct_algebra(), as_given(), relative_jitter(self):
             posterior = self._exact_posterior().with_data(inputs, targets, **given, **kwargs)
             model = self._without_state()
             inputs, model.train_targets = posterior.train_data
@@ -511,32 +511,15 @@ class FreshGP(SingleTaskGP):
         return super()._apply(fn, *args, **kwargs)
 
 
-class _DirectAlgebra:
-    """Lets GPyTorch factorise, whatever the size and the global settings, which all threads share:
-    the last one to leave restores them.
-    """
-
-    def __init__(self) -> None:
-        self._counting = threading.Lock()
-        self._inside = 0
-        self._settings = ExitStack()
-
-    def __enter__(self) -> None:
-        with self._counting:
-            if not self._inside:
-                fast = gpytorch.settings.fast_computations(False, False, False)
-                self._settings.enter_context(fast)
-                self._settings.enter_context(gpytorch.settings.max_cholesky_size(sys.maxsize))
-            self._inside += 1
-
-    def __exit__(self, *raised: object) -> None:
-        with self._counting:
-            self._inside -= 1
-            if not self._inside:
-                self._settings.close()
-
-
-direct_algebra = _DirectAlgebra()
+@memory.SharedContext
+@contextmanager
+def direct_algebra() -> Iterator[None]:
+    """Let GPyTorch factorise, whatever the size and its settings, which all threads share."""
+    with (
+        gpytorch.settings.fast_computations(False, False, False),
+        gpytorch.settings.max_cholesky_size(sys.maxsize),
+    ):
+        yield
 
 
 @contextmanager

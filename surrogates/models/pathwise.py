@@ -369,7 +369,7 @@ class PathwiseGP(FreshGP):
             return path_distribution(
                 self._posterior_paths(), inputs[0].to(self.train_inputs[0].dtype)
             )
-        with direct_algebra:
+        with direct_algebra():
             return self._exact_posterior()(*inputs, **kwargs)
 
     def condition_on_observations(

@@ -134,7 +134,7 @@ def test_settings_of_all_threads_are_restored_by_the_last_to_leave() -> None:
     model = MODELS["exact"]()
     at_once(lambda: [law(model) for _ in range(5)])
     assert gpytorch.settings.max_cholesky_size.value() == size
-    with direct_algebra:
+    with direct_algebra():
         law(model)  # which leaves it, too
         assert gpytorch.settings.max_cholesky_size.value() == sys.maxsize
     assert gpytorch.settings.max_cholesky_size.value() == size
