@@ -57,6 +57,17 @@ def chunk_entries(device: torch.device) -> int:
     return 2**20 if device.type == "cpu" else 2**28
 
 
+def chunks(X: torch.Tensor, num_entries: int) -> list[slice]:
+    """Return consecutive rows of X, such that a chunk has about as many entries of a matrix of
+    features as are evaluated at a time; no rows are a chunk, too.
+
+    Args:
+        num_entries: of each row.
+    """
+    size = max(1, chunk_entries(X.device) // num_entries)
+    return [slice(start, min(start + size, len(X))) for start in range(0, max(1, len(X)), size)]
+
+
 def part_size(num_entries: int, dtype: torch.dtype = torch.float64) -> int:
     """Return how many rows are computed at a time where each takes ``num_entries`` numbers, one at
     least.

@@ -144,9 +144,10 @@ class RandomFeatures(Features):
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
         weights = self._scaled(W).chunk(2)
+        chunks = memory.chunks(X, len(W))
         by_c = self._are_native(X, W)
         out = []
-        for rows in self.chunks(X):
+        for rows in chunks:
             cosines, sines = native.waves(X[rows], self._panels) if by_c else self._waves(X[rows])
             out.append(matmul(sines, weights[1], add_to=matmul(cosines, weights[0])))
         return torch.cat(out)
@@ -156,7 +157,7 @@ class RandomFeatures(Features):
             return super().matmul_gradient(X, W, cotangent)
         cosines, sines = (part.T for part in self._scaled(W).chunk(2))
         parts = []
-        for rows in self.chunks(X):
+        for rows in memory.chunks(X, len(W)):
             of_cosines = matmul(cotangent[rows], cosines)
             of_sines = matmul(cotangent[rows], sines)
             parts.append(self._gradient(self._terms(X[rows], of_cosines, of_sines)[1]))
@@ -175,7 +176,7 @@ class RandomFeatures(Features):
         sines = sines.contiguous().unsqueeze(1)
         values = X.new_empty(num_functions, points)
         gradient = torch.empty_like(X)
-        for group in self.chunks(X, points):
+        for group in memory.chunks(X, points * len(W)):
             waves, slope = self._terms(X[group], cosines[group], sines[group])
             gradient[group] = self._gradient(slope)
             values[group] = waves.sum(-1)
@@ -194,10 +195,6 @@ class RandomFeatures(Features):
 
     def to(self, place: memory.Place) -> "RandomFeatures":
         return self._each(lambda part: part.to(place))
-
-    @cached_property
-    def doubled(self) -> "RandomFeatures":
-        return self.to(torch.float64)
 
     def _are_native(self, X: Tensor, W: Tensor) -> bool:
         """Whether compiled code evaluates the waves, and their sums with such weights."""

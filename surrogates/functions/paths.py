@@ -263,7 +263,8 @@ class SamplePaths:
         return self.data.dim, self.data.dtype
 
     def _inputs(self, X: Tensor) -> Tensor:
-        checks.tensor("X", X)
+        if not isinstance(X, Tensor):
+            checks.tensor("X", X)
         d, dtype = self._form
         X = X.to(dtype)
         X = X if self.input_transform is None else self.input_transform(X)

@@ -46,7 +46,7 @@ class SharedBasis(Basis):
 
     def to(self, place: memory.Place) -> NoReturn:
         raise TypeError(
-            "Paths of shared weights stay on the device of the system that they were drawn from."
+            "Paths of shared weights keep the device and dtype of the system they were drawn from."
         )
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:

@@ -77,12 +77,10 @@ class Basis(ABC):
         for X (s, q, d).
         """
 
-    @property
-    def doubled(self) -> "Basis":
+    @cached_property
+    def doubled(self) -> Self:
         """The same functions in float64."""
-        raise NotImplementedError(
-            f"A {type(self).__name__} is not offered in float64. Give weights in float32."
-        )
+        return self.to(torch.float64)
 
     def pieces(self, width: int) -> Iterable[tuple[slice, FunctionMap]]:
         """Yield parts j of the functions, about ``width`` of them if the basis can be parted, and
@@ -106,26 +104,26 @@ class Basis(ABC):
 class Features(Basis):
     """F functions, evaluated together in chunks of points and differentiated by autograd."""
 
-    @property
-    @abstractmethod
-    def num_features(self) -> int:
-        """F."""
-
     @abstractmethod
     def __call__(self, X: Tensor) -> Tensor:
         """Return Φ(X), (m, F)."""
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
-        return torch.cat([matmul(self(X[rows]), W) for rows in self.chunks(X)])
+        return torch.cat([matmul(self(X[rows]), W) for rows in memory.chunks(X, len(W))])
 
     def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:
-        parts = [self._contracted(X[rows], matmul(cotangent[rows], W.T)) for rows in self.chunks(X)]
+        parts = [
+            self._contracted(X[rows], matmul(cotangent[rows], W.T))
+            for rows in memory.chunks(X, len(W))
+        ]
         return torch.cat([gradient for _, gradient in parts])
 
     def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         flat = X.flatten(0, 1)
         number = torch.arange(len(X), device=X.device).repeat_interleave(X.shape[1])
-        parts = [self._contracted(flat[rows], W.T[number[rows]]) for rows in self.chunks(flat)]
+        parts = [
+            self._contracted(flat[rows], W.T[number[rows]]) for rows in memory.chunks(flat, len(W))
+        ]
         values, gradients = (torch.cat(part) for part in zip(*parts, strict=True))
         return values.view(X.shape[:-1]), gradients.view_as(X)
 
@@ -139,13 +137,6 @@ class Features(Basis):
 
     def pieces(self, width: int) -> Iterable[tuple[slice, FunctionMap]]:
         return [(slice(None), self)]
-
-    def chunks(self, X: Tensor, width: int = 1) -> list[slice]:
-        """Return consecutive rows of X, each for ``width`` points, such that a chunk has about as
-        many features as are evaluated at a time; no points are a chunk, too.
-        """
-        entries = memory.chunk_entries(X.device)
-        return list(spans(max(1, len(X)), max(1, entries // (self.num_features * width))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,10 +175,6 @@ class KernelBasis(Basis):
 
     def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
         return tiled_rowwise(self.tiles.between(X.reshape(-1, X.shape[-1])), W)
-
-    @cached_property
-    def doubled(self) -> "KernelBasis":
-        return self.to(torch.float64)
 
     def pieces(self, width: int) -> Iterable[tuple[slice, FunctionMap]]:
         for j in spans(len(self.Z), width):

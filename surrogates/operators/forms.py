@@ -197,17 +197,6 @@ class StationaryKernel:
             X
         )
 
-    def unscaled_gradient(self, gradient: Tensor, dim: int) -> Tensor:
-        """Map a gradient with respect to :meth:`scaled` inputs (m, active) back to all ``dim``
-        input columns.
-        """
-        gradient = gradient / self.lengthscale.to(gradient)
-        if self.active_dims is None:
-            return gradient
-        return gradient.new_zeros(len(gradient), dim).index_add_(
-            1, self.active_dims.to(gradient.device), gradient
-        )
-
 
 class Fused:
     """A function of tensors that a device evaluates compiled where that is faster.

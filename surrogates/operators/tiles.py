@@ -6,7 +6,7 @@ slices or index tensors i, j.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import cached_property, reduce, wraps
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
@@ -159,6 +159,7 @@ class StationaryTiles(KernelTiles):
         self.kernel = kernel
         self.profile = PROFILES[kernel.profile]
         self.outputscale = kernel.outputscale.to(X2)
+        self.lengthscale = kernel.lengthscale.to(X2)
         self.centre = kernel.scaled(X2).mean(0)
         self.right = self._scaled(X2)
         self.left = self.right if X1 is X2 else self._scaled(X1)
@@ -171,13 +172,12 @@ class StationaryTiles(KernelTiles):
         X = self.right.X
         if not native.serves(X, self.left.X, self.outputscale, *weights):
             return None
-        part = None
-        if isinstance(j, slice):
-            part = self.right.panels if j == ALL else self.right.panels.part(j)
+        part = self.right.panels.part(j) if isinstance(j, slice) else None
         return native.Panels.of(X[j]) if part is None else part
 
     def _scaled(self, X: Tensor) -> ScaledPoints:
-        return ScaledPoints(self.kernel.scaled(X) - self.centre)
+        X = X if self.kernel.active_dims is None else X[:, self.kernel.active_dims]
+        return ScaledPoints(X / self.lengthscale - self.centre)
 
     def _cancels(self) -> bool:
         squares = torch.cat([self.right.squares, self.left.squares])
@@ -231,8 +231,12 @@ class StationaryTiles(KernelTiles):
 
     def _in_units(self, values: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Return sums of κ, and gradients in scaled inputs, as sums of k and gradients in X1."""
-        gradient = self.kernel.unscaled_gradient(gradient, self.X1.shape[1])
-        return self.outputscale * values, self.outputscale * gradient
+        gradient = self.outputscale * (gradient / self.lengthscale)
+        columns = self.kernel.active_dims
+        if columns is not None:
+            whole = gradient.new_zeros(len(gradient), self.X1.shape[1])
+            gradient = whole.index_add_(1, columns.to(gradient.device), gradient)
+        return self.outputscale * values, gradient
 
     def rows(self, i: Index) -> KernelTiles:
         return self._restricted(self.X1[i], self.X2, ScaledPoints(self.left.X[i]), self.right)
@@ -243,16 +247,8 @@ class StationaryTiles(KernelTiles):
     def _restricted(
         self, X1: Tensor, X2: Tensor, left: ScaledPoints, right: ScaledPoints
     ) -> KernelTiles:
-        part = object.__new__(StationaryTiles)
-        part.X1 = X1
-        part.X2 = X2
-        part.left = left
-        part.right = right
-        part.kernel = self.kernel
-        part.profile = self.profile
-        part.outputscale = self.outputscale
-        part.centre = self.centre
-        part.takes_differences = self.takes_differences
+        part = copy(self)
+        part.X1, part.X2, part.left, part.right = X1, X2, left, right
         return part
 
     def between(self, X1: Tensor) -> KernelTiles:

@@ -29,7 +29,6 @@ from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.linalg import stable_cholesky
-from surrogates.operators.tiles import spans
 from surrogates.rules.data_set import DataSet
 from surrogates.rules.rule import Draw, FiniteRank, Rule
 from surrogates.rules.solved import prior_of, settled
@@ -148,7 +147,7 @@ class Variational(Rule):
         X, y = data[:2]
         noise = data.noise.expand(len(y))
         total = 0.0
-        for rows in spans(len(X), max(1, memory.chunk_entries(X.device) // len(q.mean))):
+        for rows in memory.chunks(X, len(q.mean)):
             mean, variance = self._marginals(q, data, X[rows])
             expected = (
                 torch.log(2.0 * math.pi * noise[rows])

@@ -64,10 +64,6 @@ class FeatureBasis(Features):
         return self.shape[0]
 
     @property
-    def num_features(self) -> int:
-        return self.shape[1]
-
-    @property
     def dtype(self) -> torch.dtype:
         return self.kernel.raw_outputscale.dtype
 
@@ -116,7 +112,7 @@ def solve_weight_posterior(
     with torch.no_grad():
         P = torch.eye(num_features, dtype=torch.float64, device=X.device)
         rhs = P.new_zeros(num_features)
-        for rows in basis.chunks(X):
+        for rows in memory.chunks(X, num_features):
             features = basis(X[rows]).double() / std[rows].unsqueeze(1)
             P.addmm_(features.T, features)
             rhs.addmv_(features.T, residuals[rows] / std[rows])

@@ -28,7 +28,7 @@ BASES: dict[str, Callable[[], Basis]] = {
 
 
 def size(basis: Basis) -> int:
-    return len(basis.Z) if isinstance(basis, KernelBasis) else basis.num_features  # type: ignore[attr-defined]
+    return whole(basis, torch.zeros(1, basis.dim, dtype=basis.dtype)).shape[1]
 
 
 def whole(basis: Basis, X: torch.Tensor) -> torch.Tensor:
