@@ -17,7 +17,7 @@ import numpy as np
 from scalable_bo._packages import require
 from scalable_bo.report import views
 from scalable_bo.report.snapshot import Snapshot
-from scalable_bo.report.svg import ROOM_ACROSS, ROOM_UP, ticks
+from scalable_bo.report.svg import ROOM_UP, ticks
 from scalable_bo.report.views import Axis, Marks, Panel, Picture
 from scalable_bo.study.study import Study
 from surrogates import checks
@@ -28,6 +28,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 COLUMNS = 3
+HEIGHT_OF_SLICE = 240
 COLOURS = {
     "blue": "#1f77b4",
     "orange": "#ff7f0e",
@@ -236,7 +237,7 @@ def _figure(picture: Picture, title: str = "") -> go.Figure:
             figure.update_yaxes(title=panel.y.title, **place)
     figure.update_layout(title=title or picture.title, barmode="stack")
     if rows > 1:
-        figure.update_layout(height=120 + ROOM_ACROSS * rows)
+        figure.update_layout(height=120 + HEIGHT_OF_SLICE * rows)
     return figure
 
 

@@ -20,7 +20,6 @@ from gpytorch.likelihoods import GaussianLikelihood
 from gpytorch.priors import GammaPrior
 from torch import Tensor
 
-from acquisition.log_ei import NEGLIGIBLE_NOISE
 from scalable_bo.modelling.training import SCALES, TrainingData
 from scalable_bo.storage.checkpoints import Checkpoint
 from surrogates import PathwiseGP, SamplePaths, Solver
@@ -34,6 +33,7 @@ WARPED = "warped"  # in a checkpoint's tensors if its values are: the number of 
 # For few values: less noise than that is none; a prior that lets it be as little
 LENGTHSCALE_WEIGHT = 0.1  # of the prior of lengthscales
 LEAST_NOISE = 1e-6
+FIRST_NOISE = 1e-2  # where a fit starts
 # In a sum of functions of one input each, and one of all: to at most so many inputs, beyond which
 # a fit of d lengthscales more takes long; and where a fit starts, from little of the latter
 MOST_INPUTS_APART = 10
@@ -107,7 +107,7 @@ class SurrogateFactory:
         with torch.device("cpu"):
             likelihood = GaussianLikelihood(
                 noise_prior=GammaPrior(1.1, 30.0),
-                noise_constraint=GreaterThan(LEAST_NOISE, initial_value=NEGLIGIBLE_NOISE),
+                noise_constraint=GreaterThan(LEAST_NOISE, initial_value=FIRST_NOISE),
             )
         own = self.kernel_of_few if further is None else self.further[further]
         kernel = deepcopy(own or self.kernel)

@@ -9,19 +9,17 @@ import resource
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from scalable_bo.serving.gate import SECONDS_TO_ARRIVE
-
+SECONDS_TO_REQUEST = 10.0  # from its beginning until all of the head of its first request has come
 MOST_CONNECTIONS = 4000
-# Connections take at most this share of the files that the process may open, and one address takes
-# at most this share of the connections: all workers behind a tunnel have the same address
-LARGEST_SHARE = 0.75
+SHARE_OF_FILES = 0.5  # of those that the process may open
+SHARE_OF_AN_ADDRESS = 0.75  # of the connections: all workers behind a tunnel have the same address
 
 
 def most_connections() -> int:
     """Return how many connections this process keeps."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     infinite = files == resource.RLIM_INFINITY
-    return MOST_CONNECTIONS if infinite else min(MOST_CONNECTIONS, int(LARGEST_SHARE * files))
+    return MOST_CONNECTIONS if infinite else min(MOST_CONNECTIONS, int(SHARE_OF_FILES * files))
 
 
 class Connection(H11Protocol):
@@ -32,10 +30,10 @@ class Connection(H11Protocol):
         most = most_connections()
         of_address = self.client and self.client[0]
         alike = sum(other.client and other.client[0] == of_address for other in self.connections)  # type: ignore[union-attr, misc]
-        if len(self.connections) > most or alike > LARGEST_SHARE * most:
+        if len(self.connections) > most or alike > SHARE_OF_AN_ADDRESS * most:
             transport.abort()
             return
-        self.loop.call_later(SECONDS_TO_ARRIVE, self._end_if_silent)
+        self.loop.call_later(SECONDS_TO_REQUEST, self._end_if_silent)
 
     def _end_if_silent(self) -> None:
         if self.cycle is None and not self.transport.is_closing():

@@ -22,9 +22,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# A connection is ended if the head of its first request takes longer to come, and a request is
-# refused if its body does
-SECONDS_TO_ARRIVE = 30.0
+SECONDS_OF_A_BODY = 30.0  # until which all of it must have come
 # Answers that say that a request was wrong; 409 says that it came too late
 WRONG = frozenset({400, 401, 404, 405, 408, 413, 415, 422})
 HEADERS = [
@@ -176,7 +174,7 @@ async def _read(scope: Scope, receive: Receive) -> tuple[int, bytes]:
     parts: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(SECONDS_TO_ARRIVE):
+        async with asyncio.timeout(SECONDS_OF_A_BODY):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":

@@ -46,9 +46,10 @@ logger = logging.getLogger(__name__)
 SAMPLE_IS_DENSE_UP_TO = 3000  # a thousand of them see what all see
 REFINE_UP_TO = 10_000
 JUDGE_FROM = 50  # data; of fewer, the priors tell signal from noise
-# Standard errors by which the share of points whose errors are nearer to those of their nearest
-# neighbours than to those of others must exceed that of noise
-NEEDED_NEARER = 5.0
+# Of points whose errors are those of their nearest neighbours rather than of others, the share: of
+# many points a lower one is certain, too, but not worth a warning
+LEAST_NEARER = 0.6
+NEEDED_NEARER = 5.0  # standard errors by which the share must exceed that of noise
 SAMPLES = 4  # of a thousand data, where all of them are too many to refine on
 # From hyperparameters that are nearly right
 REFINEMENT: dict[str, Any] = {"num_steps": 8, "first_step": 0.1}
@@ -293,7 +294,7 @@ def _warn_of_structure(model: SingleTaskGP, evidence: Evidence) -> None:
     if not len(nearer):  # all are there twice
         return
     share = nearer.double().mean().item()
-    if share < 0.5 + NEEDED_NEARER * 0.5 / math.sqrt(len(nearer)):
+    if share < max(LEAST_NEARER, 0.5 + NEEDED_NEARER * 0.5 / math.sqrt(len(nearer))):
         return
     part = f"ScaleKernel(RBFKernel(ard_num_dims={model.train_inputs[0].shape[-1]}))"
     warn(
