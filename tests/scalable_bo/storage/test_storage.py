@@ -395,6 +395,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "an enormous header": lambda content: b"\xff" * 8 + content[8:],  # of 2⁶⁴ bytes
     "an enormous tensor": claim_a_terabyte,
     "a pickle": lambda content: b"\x80\x05K\x01.",
+    "another format": lambda content: content.replace(rb"format\": 1", rb"format\": 2"),
     "torn text": with_text('{"format": 1'),
     "deep text": with_text("[" * 100_000),
     "a list": with_text("[]"),
