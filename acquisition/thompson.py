@@ -452,7 +452,7 @@ class ParallelThompsonSampling:
             dtype=bounds.dtype,
             device=bounds.device,
         )
-        # Of shared paths it would hang on which of them a process has
+        # Whether shared paths allow it would depend on how processes divide them
         may_be_condensed = self.prune and not self.shared and self.num_steps > OWN_STEPS
         reach = rate * (bounds[1] - bounds[0])
         of_few_terms = condensed(functions, starts, reach, quick) if may_be_condensed else None

@@ -46,8 +46,8 @@ logger = logging.getLogger(__name__)
 SAMPLE_IS_DENSE_UP_TO = 3000  # a thousand of them see what all see
 REFINE_UP_TO = 10_000
 JUDGE_FROM = 50  # data; of fewer, the priors tell signal from noise
-# Of points whose errors are those of their nearest neighbours rather than of others, the share: of
-# many points a lower one is certain, too, but not worth a warning
+# The share of points whose errors resemble those of their nearest neighbours more than those of
+# other points. Among many points a lower share is certain, too, but not worth a warning.
 LEAST_NEARER = 0.6
 NEEDED_NEARER = 5.0  # standard errors by which the share must exceed that of noise
 SAMPLES = 4  # of a thousand data, where all of them are too many to refine on

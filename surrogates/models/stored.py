@@ -38,7 +38,7 @@ TARGETS = "train_targets"  # standardised, as the model has them
 NOISE = "noise"  # of every target, standardised
 PARAMETER = "state."
 
-# The attributes of every class that its constructor takes, beside the noise
+# The arguments of every class that are attributes of the same name; its noise is a parameter
 LIKELIHOODS: dict[type[Likelihood], tuple[str, ...]] = {
     GaussianLikelihood: (),
     FixedNoiseGaussianLikelihood: (),

@@ -185,7 +185,8 @@ def _kept_at_least(points: np.ndarray, m: int) -> Tensor:
     kept = torch.arange(len(points), device="cpu")
     low = 0.0
     high = float(np.linalg.norm(np.ptp(points, axis=0)))
-    while len(kept) > m + m // 100 and high - low > np.finfo(float).eps * high:
+    finest = float(np.finfo(np.float32).eps) * high
+    while len(kept) > m + m // 100 and high - low > finest:
         radius = 0.5 * (low + high)
         found = _kept(points, search, radius)
         if len(found) >= m:

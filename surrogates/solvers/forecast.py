@@ -60,15 +60,9 @@ class SpectrumModel:
     power: float
 
     @classmethod
-    def of(
-        cls,
-        system: BlockSystem,
-        generator: torch.Generator,
-        rank: int | None = None,
-        num_shares: int = 10,
-    ) -> Self:
+    def of(cls, system: BlockSystem, generator: torch.Generator, rank: int | None = None) -> Self:
         """Return the model of ``system``, from ``rank`` columns drawn uniformly; from n/20, between
-        64 and 400, if ``None``. The missed diagonal has ``num_shares`` quantiles.
+        64 and 400, if ``None``.
         """
         n = system.n
         rank = min(n, rank or max(64, min(n // 20, 400)))
@@ -91,7 +85,7 @@ class SpectrumModel:
             .sort()
             .values.numpy()
         )
-        middles = (np.arange(num_shares) + 0.5) / num_shares
+        middles = (np.arange(10) + 0.5) / 10  # of the tenths
         shares = _quantiles(left, middles)
         others = left[len(missed) % n :]  # the columns' own points, the first, miss nothing
         least = float(_quantiles(others, middles[0]) / others.mean())

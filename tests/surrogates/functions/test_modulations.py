@@ -38,7 +38,7 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
         * (TanimotoKernel(active_dims=SECOND) + problems.matern(0.5, active_dims=OTHERS))
     ),
 }
-# Of fingerprints of one of the two kinds
+# Each kernel meets one of the two kinds of fingerprints
 each_kernel = pytest.mark.parametrize(
     ("name", "kind"), [*zip(KERNELS, cycle(["binary", "counts"]), strict=False)]
 )

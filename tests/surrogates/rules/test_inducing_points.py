@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from surrogates import choose_inducing_points, memory
+from surrogates.rules import inducing_points
 from surrogates.rules.inducing_points import (
     INDUCING_METHODS,
     eliminate_neighbours,
@@ -168,3 +169,19 @@ def test_no_two_centres_of_repeated_data_coincide(generator: torch.Generator) ->
     Z = k_means(data, 80, generator)
     distances = torch.cdist(Z, Z) + torch.eye(80)
     assert len(Z) == 80 and distances.min() > 1e-3
+
+
+def test_few_distinct_points_with_many_copies_need_few_radii(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[float] = []
+    kept = inducing_points._kept
+
+    def counted(points: Any, search: Any, radius: float) -> torch.Tensor:
+        tried.append(radius)
+        return kept(points, search, radius)
+
+    monkeypatch.setattr(inducing_points, "_kept", counted)
+    points = problems.uniform(20, 2).repeat(10, 1).numpy()
+    assert len(inducing_points._kept_at_least(points, 40)) == len(points)
+    assert len(tried) < 30  # those between the extent of the points and float32's rounding of it
