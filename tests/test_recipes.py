@@ -93,9 +93,8 @@ def test_an_array_of_slurm_shares_a_study_in_a_database(cluster: Path) -> None:
     pytest.importorskip("sqlalchemy")
     *_, array = blocks("bash")
     (study,) = blocks("toml")
-    study = study.replace("20", "1").replace(
-        "50", "3"
-    )  # before the path, which may have such numbers
+    # Before the path is put in, which may hold such numbers
+    study = study.replace("20", "1").replace("50", "3")
     study = study.replace("postgresql+psycopg://user@host/database", f"sqlite:///{cluster}/one.db")
     (cluster / "study.toml").write_text(study)
     (cluster / "array.sh").write_text(array)
