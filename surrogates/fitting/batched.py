@@ -131,7 +131,7 @@ def covariance_of(kernel: Kernel) -> Callable[[Kernel, Tensor], Tensor]:
     if _is_of_main_effects(kernel):
         return _of_main_effects
     form = StationaryKernel.of(kernel)
-    if form is None or PROFILES[form.profile].exact_distances:
+    if form is None or PROFILES[form.profile].nu < 1.0:
         return _evaluated
     return partial(_stationary, form.profile, form.active_dims)
 

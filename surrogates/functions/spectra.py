@@ -74,9 +74,9 @@ from surrogates.functions.modulations import (
     task_amplitudes,
 )
 from surrogates.functions.tasks import TaskKernel
-from surrogates.operators.expressions import MATERN
 from surrogates.operators.forms import (
     FORMS,
+    PROFILES,
     KernelForm,
     StationaryKernel,
     composed,
@@ -307,7 +307,8 @@ class WaveSource:
         tails = (torch.arange(count, device="cpu") % 2 == 1) & self.weighted
         if isinstance(kernel, Kernel):
             return self._finished(self._called(kernel, columns, tails))
-        degrees = None if kernel.profile == "rbf" else int(2 * MATERN[kernel.profile][0])
+        nu = PROFILES[kernel.profile].nu
+        degrees = None if nu == math.inf else int(2.0 * nu)
         own = columns if kernel.active_dims is None else columns[kernel.active_dims]
         waves = self._isotropic(degrees, kernel.lengthscale, own, tails)
         weights = kernel.outputscale.to(self.like) * waves.weights

@@ -16,10 +16,7 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, RQKernel, ScaleKernel
 from torch import Tensor
 
-from surrogates.operators.forms import StationaryKernel, composed, kind_of
-
-# ν and c of the Matérn kernels κ = c g_ν(√(2ν t))
-MATERN = {"matern12": (0.5, 1.0), "matern32": (1.5, 1.0), "matern52": (2.5, 1.0 / 3.0)}
+from surrogates.operators.forms import PROFILES, StationaryKernel, composed, kind_of
 
 
 def kernel_values(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
@@ -60,20 +57,20 @@ def kernel_values(kernel: Kernel, X: Tensor, Z: Tensor) -> Tensor:
 def _distances(kernel: StationaryKernel, X: Tensor, Z: Tensor) -> Tensor:
     scaled = kernel.scaled(Z)
     centre = scaled.detach().flatten(0, -2).mean(0)  # of which distances do not depend
-    exact = kernel.profile in ("matern12", "matern32")  # whose second derivative is singular in t
+    exact = PROFILES[kernel.profile].nu < 2.0  # where the second derivative is singular in t
     return _SquaredDistances.apply(kernel.scaled(X) - centre, scaled - centre, exact)
 
 
 def profile_derivative(profile: str, order: int, t: Tensor) -> Tensor:
     """Return the derivative of κ of that order at t ≥ 0; zero where it is infinite, at t = 0.
 
-    With g_μ(r) = r^μ K_μ(r) up to a constant, dg_μ / d(r²) = −½ g_{μ−1}; and g_{μ+1} = 2μ g_μ + r²
-    g_{μ−1}, g_{−μ} = r^{−2μ} g_μ, g_½ = exp(−r).
+    A Matérn kernel is g_ν(√(2ν t)) / g_ν(0). With g_μ(r) = r^μ K_μ(r) up to a constant, dg_μ /
+    d(r²) = −½ g_{μ−1}; and g_{μ+1} = 2μ g_μ + r² g_{μ−1}, g_{−μ} = r^{−2μ} g_μ, g_½ = exp(−r).
     """
     t = t.clamp_min(0.0)
-    if profile == "rbf":
+    nu = PROFILES[profile].nu
+    if nu == math.inf:
         return (-0.5) ** order * torch.exp(-0.5 * t)
-    nu, factor = MATERN[profile]
     square = 2.0 * nu * t
     r = square.sqrt()
     mu = nu - order
@@ -85,7 +82,8 @@ def profile_derivative(profile: str, order: int, t: Tensor) -> Tensor:
         # Below the root of the smallest number the powers of r overflow; there points coincide
         apart = square > math.sqrt(torch.finfo(t.dtype).tiny)
         high = torch.where(apart, high * torch.where(apart, r, 1.0).pow(2.0 * mu), 0.0)
-    return factor * (-nu) ** order * high
+    at_zero = math.prod(range(1, round(2.0 * nu) - 1, 2))
+    return (-nu) ** order / at_zero * high
 
 
 class _SquaredDistances(torch.autograd.Function):

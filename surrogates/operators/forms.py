@@ -15,6 +15,7 @@ All ways compute the same formula and agree to rounding. The environment variabl
 """
 
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -298,23 +299,23 @@ class Profile:
     """The fused elementwise functions of one kernel family.
 
     Attributes:
+        nu: ν of a Matérn kernel, infinite of RBF. Below 1, κ has an infinite slope at 0, and d²
+            must be free of cancellation.
         terms: ``(d2,) -> (decay, level, slope)``, not fused: κ = level · decay and its slope is
             slope · decay.
         value: ``(d2, outputscale) -> outputscale · κ(d2)``.
         value_: the same in the place of d2 (N,).
         contract: ``(d2 (g, r, c), weights (g, 1 or r, c)) -> (Σ_c κ w (g, r), κ' w (g, r, c))``.
-        exact_distances: whether d² must be free of cancellation: κ has infinite slope at 0
-            (Matérn-1/2).
     """
 
+    nu: float
     terms: Callable[[Tensor], Terms]
     value: Callable[[Tensor, Tensor], Tensor]
     value_: Callable[[Tensor, Tensor], Tensor]
     contract: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-    exact_distances: bool = False
 
 
-def _profile(formula: Callable[[Tensor], Terms], exact_distances: bool = False) -> Profile:
+def _profile(nu: float, formula: Callable[[Tensor], Terms]) -> Profile:
     def value(d2: Tensor, outputscale: Tensor) -> Tensor:
         decay, level, _ = formula(d2)
         return decay.mul_(level).mul_(outputscale)
@@ -327,12 +328,12 @@ def _profile(formula: Callable[[Tensor], Terms], exact_distances: bool = False) 
     def overwrite(d2: Tensor, outputscale: Tensor) -> Tensor:
         return d2.copy_(value(d2, outputscale))
 
-    return Profile(formula, Fused(value), Fused(overwrite), Fused(contract), exact_distances)
+    return Profile(nu, formula, Fused(value), Fused(overwrite), Fused(contract))
 
 
 PROFILES = {
-    "rbf": _profile(_rbf),
-    "matern12": _profile(_matern12, exact_distances=True),
-    "matern32": _profile(_matern32),
-    "matern52": _profile(_matern52),
+    "rbf": _profile(math.inf, _rbf),
+    "matern12": _profile(0.5, _matern12),
+    "matern32": _profile(1.5, _matern32),
+    "matern52": _profile(2.5, _matern52),
 }

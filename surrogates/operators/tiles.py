@@ -163,7 +163,7 @@ class StationaryTiles(KernelTiles):
         self.centre = kernel.scaled(X2).mean(0)
         self.right = self._scaled(X2)
         self.left = self.right if X1 is X2 else self._scaled(X1)
-        self.takes_differences = self.profile.exact_distances or self._cancels()
+        self.takes_differences = self.profile.nu < 1.0 or self._cancels()
 
     def _panels(self, j: Index, *weights: Tensor) -> native.Panels | None:
         """Return the columns j as compiled code takes them; ``None`` where it does not find values,
