@@ -154,7 +154,7 @@ class AllData(SolvedRule):
         """
         data, generator = wanted.data, wanted.generator
         solver = self.solver_for(len(data.X))
-        if solver.needs_precision:
+        if isinstance(solver, Cholesky):
             return super().draw_share(wanted, own)
         prior = prior_of(wanted, self.num_features)
         rows = own_rows(len(data.X))

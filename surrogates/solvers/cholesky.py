@@ -38,7 +38,9 @@ class Cholesky(Solver):
     """
 
     splits_targets: ClassVar[bool] = True  # for B of inducing points in float64
-    needs_precision: ClassVar[bool] = True
+
+    def gains_precision(self, system: LinearSystem, num_columns: int) -> bool:
+        return True
 
     def _solve(self, request: Request) -> Solution:
         given = request.system

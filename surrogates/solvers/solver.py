@@ -63,13 +63,10 @@ class Solver(ABC):
     Attributes:
         splits_targets: whether the method benefits from :class:`Targets`, the two parts of B, over
             their sum.
-        needs_precision: whether the method works in the precision of ``LinearSystem.precise``, and
-            its solutions lose accuracy in a lower one.
         keep_descent: whether to return columns whose residual is larger than that of 0.
     """
 
     splits_targets: ClassVar[bool] = False
-    needs_precision: ClassVar[bool] = False
     keep_descent: bool = False
 
     @final
@@ -128,9 +125,9 @@ class Solver(ABC):
 
     def gains_precision(self, system: LinearSystem, num_columns: int) -> bool:
         """Return whether the caller should solve ``system.precise()`` instead, and keep the
-        solution in that precision.
+        solution in that precision: it would lose accuracy in a lower one.
         """
-        return self.needs_precision
+        return False
 
     def inverse(
         self,
