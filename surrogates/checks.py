@@ -105,18 +105,6 @@ def device(name: str, value: Any) -> torch.device:
     return found
 
 
-def budget(tolerance: Any, error: Any, max_epochs: Any, max_seconds: Any) -> None:
-    """Require what an iterative solve is to reach and may spend, ``tolerance`` and ``max_seconds``
-    only if they are given.
-    """
-    if tolerance is not None:
-        positive_float("tolerance", tolerance)
-    positive_float("error", error)
-    positive_float("max_epochs", max_epochs)
-    if max_seconds is not None:
-        positive_float("max_seconds", max_seconds)
-
-
 def tensor(name: str, value: Any) -> None:
     """Require a tensor."""
     if not isinstance(value, Tensor):

@@ -7,23 +7,22 @@ fitted on a CPU to a sweep over easy and hard systems (``benchmarks/results/solv
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from surrogates import checks, memory
+from surrogates import memory
 from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 from surrogates.operators.rates import rates_of
 from surrogates.solvers.cells import SMOOTH
 from surrogates.solvers.cg import CG
-from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import JITTER, Cholesky
 from surrogates.solvers.forecast import SpectrumModel
 from surrogates.solvers.run import TOLERANCE, TOO_LARGE, Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
-from surrogates.solvers.solver import IterativeSolver, Request, Solver, check_checkpoint
+from surrogates.solvers.solver import GoalSolver, IterativeSolver, Request, Solver
 from surrogates.systems.preconditioners import Nystrom
 from surrogates.systems.system import Apply, BlockSystem, LinearSystem
 
@@ -54,7 +53,7 @@ class _Candidate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Auto(Solver):
+class Auto(GoalSolver):
     """Solve (K + Σ) W = B by the method that is predicted to be the fastest for this system.
 
     For n points and s columns, let m_r be the mean of K's diagonal that a Nyström approximation
@@ -76,35 +75,24 @@ class Auto(Solver):
     corrected. Systems of inducing points are solved by ``Cholesky()``, those whose rows several
     processes share by ``SketchAndProject.asap()``.
 
-    Args:
-        tolerance: relative residual to reach; ``None`` for ``error`` if the weights are a
-            posterior's, and for 1e-2 otherwise.
-        error: error to reach of a posterior's mean and paths, in posterior standard deviations.
-        max_epochs: budget of the iterative methods, in n² kernel entries.
-        max_seconds: budget of time; ``None`` for no limit. A direct solve, once begun, is not
-            stopped.
-        direct: whether ``Cholesky()`` may be chosen.
-        checkpoint: where the iterative methods save a running solve; ``None`` to save nothing.
-
     The solution's note begins with the choice and its reason.
+
+    Args:
+        tolerance, error, max_epochs, max_seconds, checkpoint: as in :class:`GoalSolver`, for the
+            iterative methods; a direct solve, once begun, is not stopped.
+        direct: whether ``Cholesky()`` may be chosen.
     """
 
     splits_targets: ClassVar[bool] = True  # as Cholesky
 
-    tolerance: float | None = field(default=None, kw_only=True)
-    error: float = field(default=0.1, kw_only=True)
-    max_epochs: float = field(default=100.0, kw_only=True)
-    max_seconds: float | None = field(default=None, kw_only=True)
     direct: bool = field(default=True, kw_only=True)
-    checkpoint: Checkpoint | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        checks.budget(self.tolerance, self.error, self.max_epochs, self.max_seconds)
+        super().__post_init__()
         if not isinstance(self.direct, bool):
             raise TypeError(
                 f"`direct` must be True or False, got {type(self.direct).__name__} {self.direct!r}."
             )
-        check_checkpoint(self.checkpoint)
 
     @torch.no_grad()
     def choose(
@@ -274,8 +262,7 @@ class Auto(Solver):
     @property
     def _limits(self) -> dict[str, Any]:
         """The goals and budgets of the iterative methods."""
-        names = ("tolerance", "error", "max_epochs", "max_seconds", "checkpoint")
-        return {name: getattr(self, name) for name in names}
+        return {entry.name: getattr(self, entry.name) for entry in fields(GoalSolver)}
 
     def _patient(self, choice: Choice, request: Request) -> Solver:
         """Return the chosen solver with a budget that leaves enough for a direct solve, in case the

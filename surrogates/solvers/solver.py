@@ -199,29 +199,9 @@ def _reduced_settings(solver: Solver, n: int) -> list[str]:
     ]
 
 
-def check_checkpoint(checkpoint: object) -> None:
-    """Require a ``Checkpoint`` or ``None``.
-
-    Raises:
-        TypeError: if it is something else.
-    """
-    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-        raise TypeError(
-            f"`checkpoint` must be a Checkpoint, got {type(checkpoint).__name__}. Use"
-            " `Checkpoint(folder)`."
-        )
-
-
 @dataclass(frozen=True)
-class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
-    """The loop that iterative methods share. A method defines which systems it solves, what it
-    prepares, its state, a step, and two readings of the state.
-
-    A sweep runs the method until it reports every column as solved. Solved columns leave the state,
-    and steps do not touch them again. The method's own *estimate* of a residual decides when a
-    column is looked at; the look *evaluates* its error. Columns that miss the tolerance are
-    corrected: the next sweep solves for their residuals, in float64 where float32 made no progress.
-    A correction that makes a column worse is dropped.
+class GoalSolver(Solver):
+    """A solver that ends at a goal or with a budget.
 
     Args:
         tolerance: relative residual at which a column stops; ``None`` for 1e-2, or for ``error``
@@ -233,6 +213,40 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         max_seconds: budget of time; ``None`` for no limit.
         checkpoint: where to save the running solve, so that the same call continues one that was
             interrupted; ``None`` to save nothing.
+    """
+
+    tolerance: float | None = field(default=None, kw_only=True)
+    error: float = field(default=0.1, kw_only=True)
+    max_epochs: float = field(default=100.0, kw_only=True)
+    max_seconds: float | None = field(default=None, kw_only=True)
+    checkpoint: Checkpoint | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        checks.positive_float("error", self.error)
+        checks.positive_float("max_epochs", self.max_epochs)
+        for name in ("tolerance", "max_seconds"):
+            if getattr(self, name) is not None:
+                checks.positive_float(name, getattr(self, name))
+        if self.checkpoint is not None and not isinstance(self.checkpoint, Checkpoint):
+            raise TypeError(
+                f"`checkpoint` must be a Checkpoint, got {type(self.checkpoint).__name__}. Use"
+                " `Checkpoint(folder)`."
+            )
+
+
+@dataclass(frozen=True)
+class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
+    """The loop that iterative methods share. A method defines which systems it solves, what it
+    prepares, its state, a step, and two readings of the state.
+
+    A sweep runs the method until it reports every column as solved. Solved columns leave the state,
+    and steps do not touch them again. The method's own *estimate* of a residual decides when a
+    column is looked at; the look *evaluates* its error. Columns that miss the tolerance are
+    corrected: the next sweep solves for their residuals, in float64 where float32 made no progress.
+    A correction that makes a column worse is dropped.
+
+    Args:
+        tolerance, error, max_epochs, max_seconds, checkpoint: as in :class:`GoalSolver`.
         keep_descent: return the method's result at the end of its budget even if its residual is
             larger than that of 0, and stay in the system's precision: to compare methods within
             budgets that are too small.
@@ -243,11 +257,6 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         Wilkinson (1963), "Rounding Errors in Algebraic Processes", for iterative refinement.
     """
 
-    tolerance: float | None = field(default=None, kw_only=True)
-    error: float = field(default=0.1, kw_only=True)
-    max_epochs: float = field(default=100.0, kw_only=True)
-    max_seconds: float | None = field(default=None, kw_only=True)
-    checkpoint: Checkpoint | None = field(default=None, kw_only=True)
     keep_descent: bool = field(default=False, kw_only=True)
     refine: bool = field(default=True, kw_only=True)
 
@@ -257,10 +266,6 @@ class IterativeSolver(Solver, Generic[SystemT, PreparedT, StateT]):
         holds most, if a method does not say.
         """
         return 9
-
-    def __post_init__(self) -> None:
-        checks.budget(self.tolerance, self.error, self.max_epochs, self.max_seconds)
-        check_checkpoint(self.checkpoint)
 
     @abstractmethod
     def accepts(self, system: LinearSystem) -> SystemT:
