@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from scalable_bo.evaluation import processes
-from scalable_bo.space.quoting import quote
+from scalable_bo.space.quoting import quote, shorten
 
 # After a pool broke: so many of the oldest points are evaluated one by one, to find the one that
 # breaks it
@@ -78,8 +78,7 @@ class Evaluation:
     def failed(cls, id: int, reason: str, error: BaseException | None = None) -> Evaluation:
         """Return a failure, its reason on one line of bounded length."""
         line = " ".join(storable(reason).split())
-        line = line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
-        return cls(id, math.nan, line, error)
+        return cls(id, math.nan, shorten(line, MAX_REASON), error)
 
     @classmethod
     def raised(cls, id: int, error: BaseException) -> Evaluation:
@@ -91,8 +90,7 @@ class Evaluation:
         line = " ".join(f"{type(error).__name__}: {error}".split())
         if not places or room < len(type(error).__name__):
             return cls.failed(id, line, error)
-        line = line if len(line) <= room else line[: room - 1] + "…"
-        return cls.failed(id, f"{line} (in {places})", error)
+        return cls.failed(id, f"{shorten(line, room)} (in {places})", error)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An exception need not survive the way between processes; its text does.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from scalable_bo.evaluation.progress import peak_of_process, reset_peak_of_process
+from scalable_bo.space.plain_values import json_values
 from surrogates.atomic import write_atomically
 
 Record = dict[str, Any]
@@ -52,7 +52,8 @@ def write_record(path: Path, record: Record) -> None:
     part, and after a crash, too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (json.dumps(_finite(record), indent=1, allow_nan=False) + "\n").encode())
+    text = json.dumps(json_values(record), indent=1, allow_nan=False)
+    write_atomically(path, f"{text}\n".encode())
 
 
 def read_record(path: Path) -> Record:
@@ -174,11 +175,3 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
             else {f"{prefix}{key}": value}
         )
     return flat
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

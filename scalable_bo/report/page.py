@@ -19,11 +19,12 @@ from scalable_bo._packages import installed_version
 from scalable_bo.evaluation.evaluator import MAX_REASON
 from scalable_bo.report import views
 from scalable_bo.report.snapshot import Snapshot
-from scalable_bo.report.svg import draw, draw_lines, draw_shares, escape, shorten
+from scalable_bo.report.svg import draw, draw_lines, draw_shares, escape
 from scalable_bo.report.views import outcome_name
 from scalable_bo.space.cell_texts import apart
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.parameters import Parameter
+from scalable_bo.space.quoting import shorten
 from scalable_bo.storage.shown import (
     LONGEST_SHOWN,
     describe_excess,

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from scalable_bo.report.views import Axis, Lines, Marks, Panel, Picture, thin
+from scalable_bo.space.quoting import shorten
 from scalable_bo.storage.shown import LONGEST_SHOWN
 
 MOST_MARKS = 800  # in a picture
@@ -36,12 +37,6 @@ def escape(text: object) -> str:
     return html.escape(
         "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
     )
-
-
-def shorten(text: object, length: int) -> str:
-    """Cut a text to so many characters."""
-    whole = str(text)
-    return whole if len(whole) <= length else whole[: length - 1] + "…"
 
 
 def draw(picture: Picture) -> str:

@@ -17,6 +17,7 @@ from scalable_bo.serving.gate import Application, Gate
 from scalable_bo.serving.live import LiveView
 from scalable_bo.serving.supply import MOST_POINTS
 from scalable_bo.serving.tells import Told
+from scalable_bo.space.plain_values import json_values
 from scalable_bo.study.study import Study
 
 require("fastapi", extra="serve", user="`scalable-bo serve`")
@@ -245,7 +246,7 @@ async def computed(compute: Callable[[], Any]) -> Response:
 
 def reply(content: Any, status: int = 200) -> Response:
     """Return an answer in JSON, NaN and infinities as null."""
-    text = json.dumps(_finite(content), allow_nan=False)
+    text = json.dumps(json_values(content), allow_nan=False)
     return Response(text, status, media_type="application/json")
 
 
@@ -263,16 +264,6 @@ def _best(study: Study) -> dict[str, Any]:
         "reference_point": result.reference_point,
         "least_violating": result.least_violating and vars(result.least_violating),
     }
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, float):
-        return content if math.isfinite(content) else None
-    if isinstance(content, dict):
-        return {str(key): _finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    return content
 
 
 async def _say_what_is_wrong(request: Request, error: Exception) -> Response:

@@ -20,9 +20,10 @@ from scalable_bo.modelling.training import FEWEST_VALUES
 from scalable_bo.report import views
 from scalable_bo.report.page import failures_by_reason, found_so_far
 from scalable_bo.report.snapshot import Snapshot, to_frame
-from scalable_bo.report.svg import LONGEST_TICK, ROOM_UP, draw, draw_shares, shorten, ticks
+from scalable_bo.report.svg import LONGEST_TICK, ROOM_UP, draw, draw_shares, ticks
 from scalable_bo.serving.desk import Desk
 from scalable_bo.serving.supply import MOST_POINTS
+from scalable_bo.space.quoting import shorten
 from scalable_bo.storage.shown import describe_params
 
 require("pandas", extra="serve", user="scalable-bo serve")

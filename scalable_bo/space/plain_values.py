@@ -120,6 +120,17 @@ def read_plain(value: Any) -> Any:
     return value
 
 
+def json_values(content: Any) -> Any:
+    """Return nested values as JSON can hold them: tuples as lists, and ``None`` for numbers that
+    are not finite.
+    """
+    if isinstance(content, Mapping):
+        return {key: json_values(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [json_values(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
 def short(value: Any) -> str:
     """Return a number as text of bounded length, even an integer of a million digits."""
     return f"{value}" if not isinstance(value, int) or abs(value) < 10**20 else "a huge integer"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalable_bo.evaluation.evaluator import storable
+from scalable_bo.space.quoting import shorten
 
 MOST_PARAMETERS = 6
 LONGEST_SHOWN = 60  # characters of a name or a value
@@ -46,5 +47,4 @@ def html_table(title: str, rows: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = " ".join(storable(str(value)).split())
-    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 1]}…"
+    return shorten(" ".join(storable(str(value)).split()), LONGEST_SHOWN)
