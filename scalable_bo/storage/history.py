@@ -10,7 +10,7 @@ import re
 import sys
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,17 +118,15 @@ def read_history(
     arguments as in ``Study.add_data``.
     """
     remarks = None
+    wrong: dict[int, str] = {}
     if isinstance(data, str | os.PathLike) or is_frame(data):
         # which need an extra
-        from scalable_bo.storage.tables import Remarks, read_outcomes, read_table
+        from scalable_bo.storage.tables import Remarks, read_table
 
         if isinstance(data, str | os.PathLike):
             checks.existing_file("X", data)
         remarks = Remarks([*space.names, *space.fixed], names)
-        if names and y is None:
-            X, outcomes = read_outcomes(space, data, target, noise, names, remarks)
-        else:
-            X, outcomes = read_table(space, data, y, target, noise, remarks)
+        X, y, noise, wrong = read_table(space, data, y, target, noise, names, remarks)
     else:
         if y is None:
             raise ValueError(
@@ -136,7 +134,8 @@ def read_history(
                 " table that has them and name their column by `target`."
             )
         X = space.read(data, observed=True)
-        outcomes = Outcomes.several(y, noise, names) if names else Outcomes.of(y, noise, "y")
+    outcomes = Outcomes.several(y, noise, names) if names else Outcomes.of(y, noise, "y")
+    outcomes = replace(outcomes, reasons=outcomes.reasons | wrong)
     if len(X) != len(outcomes.values):
         raise ValueError(
             f"`X` and `y` must have the same length, got {len(X)} and {len(outcomes.values)}."

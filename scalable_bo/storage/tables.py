@@ -55,7 +55,7 @@ class Remarks:
         self._reasons: dict[int, str] = {}
 
     def note(self, frame: pd.DataFrame, first_row: int, empty: Iterable[int] = ()) -> None:
-        """Read the remarks on a part of the rows, in which those at ``empty`` have no outcome."""
+        """Read the remarks on a part of the rows, of which the ``empty`` ones have no outcome."""
         columns = [frame.get(name, ()) for name in self.names]
         statuses, reasons = (
             {row: text for row, text in enumerate(column, first_row) if isinstance(text, str)}
@@ -64,7 +64,7 @@ class Remarks:
         self._reasons |= {row: text for row, text in reasons.items() if text}
         failed = {row for row, text in statuses.items() if text == "failed"} | {*self._reasons}
         self._silent |= {row for row, text in statuses.items() if text == "pending"}
-        self._silent |= {first_row + place for place in empty} - failed
+        self._silent |= {*empty} - failed
 
     def applied(self, outcomes: Outcomes) -> tuple[Outcomes, list[int]]:
         """Return outcomes, the failed ones with their reasons, and the rows that say something."""
@@ -75,61 +75,75 @@ class Remarks:
         return outcomes, [row for row in range(len(outcomes.values)) if row not in silent]
 
 
-def read_outcomes(
-    space: Space,
-    data: str | os.PathLike[str] | pd.DataFrame,
-    target: str | None,
-    noise: Any,
-    names: Sequence[str],
-    remarks: Remarks,
-) -> tuple[Tensor, Outcomes]:
-    """Read several outcomes from the columns of a table that have their names, and its remarks."""
-    if target is not None:
-        raise ValueError(
-            f"`target` must be None with several outcomes, whose columns are {', '.join(names)},"
-            f" got {quote(target)}."
-        )
-    points = [torch.empty(0, space.dim, dtype=torch.float64, device="cpu")]
-    values = [torch.empty(0, len(names), dtype=torch.float64, device="cpu")]
-    wrong: list[str] = []
-    first_row = first_row_of(data)
-    row = 0
-    parameters = [*space.names, *space.fixed]
-    names = apart(names, parameters)
-    for frame in table_frames(space, data, {*parameters, *names}, remarks):
-        _require_columns(frame, names)
-        points.append(space.from_frame(frame, first_row + row, observed=True))
-        found = {name: _numbers(frame[name]) for name in names}
-        values.append(torch.stack([numbers for numbers, _ in found.values()], dim=1))
-        remarks.note(frame, row, _places(values[-1].isnan().all(1)))
-        wrong += [
-            f"row {first_row + row + place}, column `{name}`: {reason}"
-            for name, (_, reasons) in found.items()
-            for place, reason in reasons.items()
-        ]
-        row += len(frame)
-    if wrong:
-        lines = "\n  ".join([*wrong[:MOST_SHOWN], "…"][: len(wrong)])
-        raise ValueError(
-            f"Outcomes must be numbers, got\n  {lines}\nLeave a cell empty where there is none."
-        )
-    return torch.cat(points), Outcomes.several(torch.cat(values), noise, names)
-
-
 def read_table(
     space: Space,
     data: str | os.PathLike[str] | pd.DataFrame,
     y: Any,
     target: str | None,
     noise: Any,
+    names: Sequence[str],
     remarks: Remarks,
-) -> tuple[Tensor, Outcomes]:
-    """Return the points (n, d) and outcomes of a table, as ``Study.add_data`` takes it, and note
-    its remarks.
+) -> tuple[Tensor, Any, Any, dict[int, str]]:
+    """Return the points (n, d) of a table, and their values and noise as ``Study.add_data`` takes
+    them: as they are given, or those in the columns that they name or, of several outcomes, that
+    have their ``names``; and, by row, what is no number among the values. Note its remarks.
 
     Raises:
         TypeError, ValueError, MemoryError, ImportError: as ``Study.add_data``.
     """
+    parameters = [*space.names, *space.fixed]
+    told = _columns_of_values(parameters, y, target, names)
+    known = [noise] if isinstance(noise, str) and not names else []
+    if not names and (clash := [column for column in (*told, *known) if column in parameters]):
+        raise ValueError(f"`target` and `noise` must not name a parameter, got {', '.join(clash)}.")
+    points = [torch.empty(0, space.dim, dtype=torch.float64, device="cpu")]
+    table = [points[0].new_empty(0, len(told) + len(known))]
+    wrong: list[tuple[int, str, str]] = []
+    first_row = first_row_of(data)
+    row = 0
+    for frame in table_frames(space, data, {*parameters, *told, *known}, remarks):
+        _require_columns(frame, [*told, *known])
+        points.append(space.from_frame(frame, first_row + row, observed=True))
+        found = [_numbers(frame[name]) for name in (*told, *known)]
+        if found:
+            table.append(torch.stack([numbers for numbers, _ in found], dim=1))
+        failed = [
+            (row + place, name, reason)
+            for name, (_, reasons) in zip(told, found, strict=False)
+            for place, reason in reasons.items()
+        ]
+        empty = _places(table[-1][:, : len(told)].isnan().all(1)) if told else []
+        remarks.note(frame, row, {row + place for place in empty} - {place for place, *_ in failed})
+        wrong += failed
+        row += len(frame)
+    numbers = torch.cat(table)
+    y = numbers[:, : len(told)] if told else y
+    noise = numbers[:, -1] if known else noise
+    if wrong and names:
+        lines = [f"row {first_row + row}, column `{name}`: {reason}" for row, name, reason in wrong]
+        shown = "\n  ".join([*lines[:MOST_SHOWN], "…"][: len(lines)])
+        raise ValueError(
+            f"Outcomes must be numbers, got\n  {shown}\nLeave a cell empty where there is none."
+        )
+    reasons = {row: reason for row, _, reason in wrong}
+    if row and len(reasons) == row:
+        raise TypeError(
+            f"The column {target!r} must hold numbers, got {reasons[0]}. Name another `target`."
+        )
+    return torch.cat(points), y, noise, reasons
+
+
+def _columns_of_values(
+    parameters: Sequence[str], y: Any, target: str | None, names: Sequence[str]
+) -> list[str]:
+    """Return the columns of a table that hold values; none where they are given beside it."""
+    if names and y is None:
+        if target is not None:
+            raise ValueError(
+                "`target` must be None with several outcomes, whose columns are"
+                f" {', '.join(names)}, got {quote(target)}."
+            )
+        return apart(names, parameters)
     if (y is None) == (target is None):
         raise ValueError(
             "Either `y` or `target`, the name of the column with the values, must be given with a"
@@ -137,39 +151,7 @@ def read_table(
         )
     if not isinstance(target, str | None):
         raise TypeError(f"`target` must be the name of a column, got {quote(target)}.")
-    columns = [*space.names, *space.fixed]
-    asked = [column for column in (target, noise) if isinstance(column, str)]
-    if clash := [column for column in asked if column in columns]:
-        raise ValueError(f"`target` and `noise` must not name a parameter, got {', '.join(clash)}.")
-    points = [torch.empty(0, space.dim, dtype=torch.float64, device="cpu")]
-    values = []
-    variances = []
-    reasons: dict[int, str] = {}
-    first_row = first_row_of(data)
-    row = 0
-    for frame in table_frames(space, data, {*columns, *asked}, remarks):
-        _require_columns(frame, asked)
-        points.append(space.from_frame(frame, first_row + row, observed=True))
-        empty: set[int] = set()
-        if target is not None:
-            numbers, wrong = _numbers(frame[target])
-            values.append(numbers)
-            empty = {*_places(numbers.isnan())} - {*wrong}
-            reasons |= {row + position: reason for position, reason in wrong.items()}
-        remarks.note(frame, row, empty)
-        if isinstance(noise, str):
-            variances.append(_numbers(frame[noise])[0])
-        row += len(frame)
-    if target is None:
-        return torch.cat(points), Outcomes.of(y, torch.cat(variances) if variances else noise, "y")
-    if row and len(reasons) == row:
-        raise TypeError(
-            f"The column {target!r} must hold numbers, got {reasons[0]}. Name another `target`."
-        )
-    outcomes = Outcomes.of(
-        torch.cat(values) if values else [], torch.cat(variances) if variances else noise, "y"
-    )
-    return torch.cat(points), Outcomes(outcomes.values, outcomes.noise, outcomes.reasons | reasons)
+    return [] if target is None else [target]
 
 
 def first_row_of(data: str | os.PathLike[str] | pd.DataFrame) -> int:

@@ -539,6 +539,9 @@ def test_tables_have_a_column_for_each_outcome(tmp_path: Path) -> None:
     again = make_study()
     again.add_data(tmp_path / "all.csv")
     assert again.pending.outcomes == [{"gain": 4.0}]
+    beside = make_study()
+    beside.add_data(frame[["x", "y"]], frame[["cost", "gain"]].to_numpy())
+    assert beside.result.outcomes.tolist() == [[1.0, 3.0]]
     with pytest.raises(ValueError, match="must have the column 'gain'"):
         study.add_data(frame.drop(columns="gain"))
     with pytest.raises(ValueError, match="`target` must be None with several outcomes"):
