@@ -445,20 +445,20 @@ def _read_status(place: Place) -> dict[str, Any]:
 
     snapshot = read_snapshot(*place)
     rows = snapshot.rows
-    goal = snapshot.goal
-    several = goal is not None and goal.num_objectives > 1
+    goal = snapshot.wanted
     direction = "maximize" if snapshot.maximize else "minimize"
-    found = Result.of(snapshot.space, rows, snapshot.maximize, goal) if rows.observed else None
+    given = (snapshot.space, rows, snapshot.maximize, snapshot.goal)
+    found = Result.of(*given) if rows.observed else None
     return {
-        "direction": None if several else direction,
-        "objectives": {"value": direction} if goal is None else goal.objectives,
+        "direction": direction if goal.num_objectives == 1 else None,
+        "objectives": goal.objectives,
         "seed": int(snapshot.settings["seed"]),
         "num_asks": len(snapshot.asks),
         "num_rows": len(rows),
         "num_observations": len(rows.observed),
         "num_failed": len(rows.reasons),
         "num_pending": len(rows) - rows.num_told,
-        "partial": {} if goal is None else rows.partial(goal.names),
+        "partial": rows.partial(goal.names),
         "num_added": sum(source.num_rows for source in snapshot.sources),
     } | _found(found)
 

@@ -22,7 +22,6 @@ from scalable_bo.report.snapshot import Snapshot
 from scalable_bo.report.svg import draw, draw_lines, draw_shares, escape
 from scalable_bo.report.views import outcome_name
 from scalable_bo.space.cell_texts import apart
-from scalable_bo.space.goal import Goal
 from scalable_bo.space.parameters import Parameter
 from scalable_bo.space.quoting import shorten
 from scalable_bo.storage.shown import (
@@ -79,10 +78,9 @@ def _title(snapshot: Snapshot) -> str:
 
 def _head(snapshot: Snapshot) -> str:
     rows = snapshot.rows
-    goal = snapshot.goal
     way = "maximised" if snapshot.maximize else "minimised"
-    if goal is not None and goal.num_objectives > 1:
-        way = goal.directions
+    if snapshot.wanted.num_objectives > 1:
+        way = snapshot.wanted.directions
     tiles = {
         **found_so_far(snapshot),
         "values": f"{len(rows.observed):,}",
@@ -101,11 +99,11 @@ def _head(snapshot: Snapshot) -> str:
 
 def found_so_far(snapshot: Snapshot) -> dict[str, str]:
     """Return the best value in figures or, of several objectives, what there is of a front."""
-    goal = snapshot.goal
+    goal = snapshot.wanted
     row = snapshot.shown_row
     if row is not None and not snapshot.feasible.any():
         return {"feasible": "none"}
-    if goal is None or goal.num_objectives == 1:
+    if goal.num_objectives == 1:
         return {"best value": "–" if row is None else f"{snapshot.rows.values[row].item():.6g}"}
     Y = snapshot.outcomes[snapshot.rows.observed]
     corner = goal.reference_point(Y)
@@ -155,8 +153,6 @@ def _of_values(snapshot: Snapshot) -> list[str]:
     row = snapshot.shown_row
     if row is None:
         return [_section("Best point", "", "No finite value has been told yet.")]
-    goal = snapshot.goal
-    num_objectives = 1 if goal is None else goal.num_objectives
     progress = views.history(snapshot)
     sections = [*_of_best(snapshot, row), _section(progress.title, draw(progress))]
     if not snapshot.beliefs:
@@ -170,7 +166,7 @@ def _of_values(snapshot: Snapshot) -> list[str]:
         )
         sections.append(_section("Prediction", "", why))
     else:
-        sections += [_of_outcome(snapshot, j) for j in range(num_objectives)]
+        sections += [_of_outcome(snapshot, j) for j in range(snapshot.wanted.num_objectives)]
         shares = {
             outcome_name(snapshot, j): belief.importances
             for j, belief in enumerate(snapshot.beliefs)
@@ -179,7 +175,7 @@ def _of_values(snapshot: Snapshot) -> list[str]:
         sections.append(_section("Importances", draw_shares(shares, views.MOST_SLICES), what))
     lines = views.lines(snapshot)
     sections.append(_section("Parallel coordinates", draw_lines(lines)))
-    return sections + ([] if goal is None else _of_limits(snapshot, goal))
+    return sections + _of_limits(snapshot)
 
 
 def _of_best(snapshot: Snapshot, row: int) -> list[str]:
@@ -187,15 +183,15 @@ def _of_best(snapshot: Snapshot, row: int) -> list[str]:
     keeps the limits, of the one that comes nearest.
     """
     rows = snapshot.rows
-    goal = snapshot.goal
+    goal = snapshot.wanted
     params = describe_params(snapshot.space.to_dicts(rows.X[[row]])[0])
     best = snapshot.ranked
-    if goal is not None and not snapshot.feasible.any():
+    if not snapshot.feasible.any():
         excess = goal.excess(snapshot.outcomes[[row]])[0].tolist()
         broken = {name: by for name, by in zip(goal.names, excess, strict=True) if by > 0}
         note = f"No point keeps the limits. The nearest is row {row}: it {describe_excess(broken)}."
         return [_section("Least violating point", _rows_table(snapshot, np.array([row])), note)]
-    if goal is not None and goal.num_objectives > 1:
+    if goal.num_objectives > 1:
         front = best[goal.front(snapshot.outcomes).numpy()[best]]
         corner = goal.reference_point(snapshot.outcomes[rows.observed])
         assert corner is not None  # of a front
@@ -236,8 +232,9 @@ def _of_outcome(snapshot: Snapshot, outcome: int) -> str:
     return _section(title, content, what)
 
 
-def _of_limits(snapshot: Snapshot, goal: Goal) -> list[str]:
+def _of_limits(snapshot: Snapshot) -> list[str]:
     """Return the sections of the limits on outcomes, and of those that are no objectives."""
+    goal = snapshot.wanted
     if not goal.constraints:
         return []
     Y = snapshot.outcomes[snapshot.rows.observed]
@@ -350,9 +347,11 @@ def _rows_table(
     """
     rows = snapshot.rows
     space = snapshot.space
-    outcomes = ["value"] if snapshot.goal is None else list(snapshot.goal.names)
     values = snapshot.outcomes[shown].T.tolist() if predicted is None else []
-    told = [(name, list(map(short_value, of))) for name, of in zip(outcomes, values, strict=False)]
+    told = [
+        (name, list(map(short_value, of)))
+        for name, of in zip(snapshot.wanted.names, values, strict=False)
+    ]
     names = [*space.names, *space.fixed]
     points = space.to_dicts(rows.X[shown])
     params = [[short_value(point.get(name, "–")) for point in points] for name in names]
@@ -362,9 +361,9 @@ def _rows_table(
     behind = [*(predicted or {}).items(), *([("note", notes)] if any(notes) else [])]
     heads = apart([name for name, _ in before + behind], names)
     heads[len(before) : len(before)] = names
-    columns = [*(of for _, of in before), *params, *(of for _, of in behind)]
+    cells = [*(of for _, of in before), *params, *(of for _, of in behind)]
     shortened = [shorten(name, LONGEST_SHOWN) for name in heads]
-    return _table(shortened, list(zip(*columns, strict=True)), len(before), "word")
+    return _table(shortened, list(zip(*cells, strict=True)), len(before), "word")
 
 
 def _of_settings(snapshot: Snapshot) -> str:

@@ -71,16 +71,19 @@ class Snapshot:
         return self.find_success()
 
     @cached_property
+    def wanted(self) -> Goal:
+        """The goal, also of one objective alone."""
+        return Goal.of_one(self.maximize) if self.goal is None else self.goal
+
+    @cached_property
     def outcomes(self) -> Tensor:
         """The values of all outcomes, (N, m)."""
-        return self.rows.outcomes(1 if self.goal is None else len(self.goal.names))
+        return self.rows.outcomes(len(self.wanted.names))
 
     @cached_property
     def feasible(self) -> np.ndarray:
         """Which rows, (N,), have a value and keep the limits on outcomes."""
-        Y = self.outcomes
-        kept = Y.isfinite().all(1) if self.goal is None else self.goal.feasible(Y)
-        return kept.numpy()
+        return self.wanted.feasible(self.outcomes).numpy()
 
     @cached_property
     def ranked(self) -> np.ndarray:
@@ -90,16 +93,16 @@ class Snapshot:
         rows = np.array(self.rows.observed, dtype=np.int64)
         values = self.rows.values.numpy()[rows]
         front = np.zeros(len(rows), dtype=bool)
-        if self.goal is not None and self.goal.num_objectives > 1:
-            front = self.goal.front(self.outcomes).numpy()[rows]
+        if self.wanted.num_objectives > 1:
+            front = self.wanted.front(self.outcomes).numpy()[rows]
         signed = -values if self.maximize else values
         return rows[np.lexsort((signed, ~front, ~self.feasible[rows]))]
 
     @property
     def best_row(self) -> int | None:
         """The row of the best feasible value; ``None`` if there is none, or several objectives."""
-        several = self.goal is not None and self.goal.num_objectives > 1
-        return int(self.ranked[0]) if self.feasible.any() and not several else None
+        has_best = self.feasible.any() and self.wanted.num_objectives == 1
+        return int(self.ranked[0]) if has_best else None
 
     @cached_property
     def shown_row(self) -> int | None:
@@ -108,21 +111,19 @@ class Snapshot:
         row is feasible the one that comes nearest; ``None`` without a value.
         """
         rows = self.rows.observed
-        goal = self.goal
         if not rows:
             return None
-        if goal is not None:
-            Y = self.outcomes[rows]
-            if not self.feasible.any():
-                return rows[goal.least_violating(Y)]
-            if goal.num_objectives == 1:
-                return self.best_row
-            on_front = goal.front(Y).nonzero().flatten()
-            front = goal.signed(Y[on_front])
+        Y = self.outcomes[rows]
+        if not self.feasible.any():
+            return rows[self.wanted.least_violating(Y)]
+        if self.wanted.num_objectives > 1:
+            on_front = self.wanted.front(Y).nonzero().flatten()
+            front = self.wanted.signed(Y[on_front])
             low, high = front.aminmax(dim=0)
             scaled = (front - low) / torch.where(high > low, high - low, 1.0)
             return rows[int(on_front[scaled.amin(1).argmax()])]
-        if not self.beliefs or all(ask.refitted is None for ask in self.asks):
+        is_designed = all(ask.refitted is None for ask in self.asks)
+        if self.goal is not None or not self.beliefs or is_designed:
             return self.best_row
         return rows[self.beliefs[0].recommend(self.rows.X[rows], self.rows.values[rows])]
 

@@ -147,7 +147,7 @@ def history(snapshot: Snapshot, log: bool | None = None) -> Picture:
     rows = observed(snapshot)
     order = np.arange(1, len(rows) + 1)
     across = Axis("evaluations, in the order told", 0.5, len(rows) + 0.5)
-    if (goal := snapshot.goal) is not None and goal.num_objectives > 1:
+    if snapshot.wanted.num_objectives > 1:
         counts, volumes = _hypervolumes(snapshot)
         up = Axis.around("hypervolume", volumes, log=False)
         steps = Marks("steps", counts, volumes, "hypervolume so far", "orange")
@@ -180,8 +180,8 @@ def front(snapshot: Snapshot) -> Picture:
     Raises:
         ValueError: unless there are several objectives, and a value.
     """
-    goal = snapshot.goal
-    if goal is None or goal.num_objectives < 2:
+    goal = snapshot.wanted
+    if goal.num_objectives < 2:
         raise ValueError("A Pareto front needs several objectives. Use `plot_history` for one.")
     rows = observed(snapshot)
     on_front = goal.front(snapshot.outcomes).numpy()[rows]
@@ -236,7 +236,7 @@ def slices(snapshot: Snapshot, outcome: int = 0, names: Sequence[str] | None = N
     curves = [part.numpy() for part in belief.curve(space.completed(X))]
     rows = observed(snapshot)
     values = snapshot.outcomes.numpy()[:, outcome]
-    limits = [] if snapshot.goal is None else snapshot.goal.limits(snapshot.goal.names[outcome])
+    limits = snapshot.wanted.limits(snapshot.wanted.names[outcome])
     title = outcome_name(snapshot, outcome)
     up = Axis.around(title, np.concatenate([*curves, limits]), log=False)
     panels = []
@@ -403,18 +403,18 @@ def lines(
     """
     rows = snapshot.ranked
     space = snapshot.space
-    goal = snapshot.goal
+    goal = snapshot.wanted
     rest = rows[num_best:]
     others = rest[thin(len(rest), len(rows) if whole else num_others)]
     drawn = np.concatenate([rows[:num_best], others])
     shown = list(space.names if names is None else names)[: None if whole else most_axes]
-    outcomes = ["value"] if goal is None else list(goal.objectives)
+    outcomes = list(goal.objectives)
     Y = snapshot.outcomes.numpy()[drawn, : len(outcomes)]
     X = snapshot.rows.X.numpy()[drawn][:, [space.names.index(name) for name in shown]]
     axes = [Axis.of(name, space.params[name]) for name in shown]
     axes += [Axis.around(name, y, margin=0.0) for name, y in zip(outcomes, Y.T, strict=True)]
     count = len(drawn) - len(others)
-    num_first = 1 if goal is None else max(1, int(goal.front(snapshot.outcomes[drawn]).sum()))
+    num_first = max(1, int(goal.front(snapshot.outcomes[drawn]).sum()))
     first = ["orange"] * num_first + ["blue"] * (count - num_first)
     colours = [*first[:count], *["faint"] * len(others)]
     notes = []
@@ -447,8 +447,7 @@ def thin(count: int, limit: int) -> np.ndarray:
 
 def _hypervolumes(snapshot: Snapshot) -> tuple[np.ndarray, np.ndarray]:
     """Return numbers of values, and the hypervolumes of the fronts among as many of the first."""
-    goal = snapshot.goal
-    assert goal is not None
+    goal = snapshot.wanted
     Y = snapshot.outcomes[observed(snapshot)]
     corner = goal.reference_point(Y)
     stops = thin(len(Y), POINTS_OF_CURVE) + 1

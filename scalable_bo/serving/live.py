@@ -157,10 +157,10 @@ class LiveView:
 def _charts(snapshot: Snapshot) -> dict[str, Any]:
     rows = snapshot.rows
     best = snapshot.best_row
-    several = snapshot.goal is not None and snapshot.goal.num_objectives > 1
+    several = snapshot.wanted.num_objectives > 1
     goal = "maximise" if snapshot.maximize else "minimise"
-    if several and snapshot.goal is not None:
-        goal = snapshot.goal.directions
+    if several:
+        goal = snapshot.wanted.directions
     shown: dict[str, Any] = {
         "name": snapshot.name or "A study",
         "goal": f"{goal}, over {shorten(', '.join(snapshot.space.names), 120)}",

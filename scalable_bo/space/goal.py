@@ -80,13 +80,18 @@ class Goal:
                 )
             if constraints is None or (isinstance(constraints, Mapping) and not constraints):
                 return None
-            objectives = {ONLY: "maximize" if maximize else "minimize"}
+            objectives = cls.of_one(maximize).objectives
         elif maximize is not None:
             raise ValueError(
                 f"`maximize` must be None with `objectives`, which have directions of their own,"
                 f" got {quote(maximize)}."
             )
         return cls(objectives, {} if constraints is None else constraints)
+
+    @classmethod
+    def of_one(cls, maximize: bool) -> Self:
+        """Return the goal of one objective without a name and without limits."""
+        return cls({ONLY: "maximize" if maximize else "minimize"}, {})
 
     @cached_property
     def names(self) -> tuple[str, ...]:

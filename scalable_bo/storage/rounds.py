@@ -157,25 +157,24 @@ class Result:
             raise ValueError(f"There is no `result` yet: {lacking}{why}. Tell one, or add data.")
         X = rows.X[rows.observed]
         values = rows.values[rows.observed]
-        Y = rows.outcomes(1 if goal is None else len(goal.names))[rows.observed]
-        feasible = torch.ones(len(Y), dtype=torch.bool, device="cpu")
-        best: int | None = int(values.argmax() if maximize else values.argmin())
+        wanted = Goal.of_one(maximize) if goal is None else goal
+        Y = rows.outcomes(len(wanted.names))[rows.observed]
+        feasible = wanted.feasible(Y)
+        best = wanted.best(Y)
         front: tuple[FrontPoint, ...] = ()
-        if goal is not None:
-            feasible = goal.feasible(Y)
-            best = goal.best(Y)
-            on_front = goal.front(Y) if goal.num_objectives > 1 else ~feasible & feasible
+        if wanted.num_objectives > 1:
+            on_front = wanted.front(Y)
             pairs = zip(space.to_dicts(X[on_front]), Y[on_front].tolist(), strict=True)
             front = tuple(
-                FrontPoint(params, dict(zip(goal.names, y, strict=True))) for params, y in pairs
+                FrontPoint(params, dict(zip(wanted.names, y, strict=True))) for params, y in pairs
             )
         least = None
-        if goal is not None and not feasible.any():
-            row = goal.least_violating(Y)
-            excess = dict(zip(goal.names, goal.excess(Y)[row].tolist(), strict=True))
+        if not feasible.any():
+            row = wanted.least_violating(Y)
+            excess = dict(zip(wanted.names, wanted.excess(Y)[row].tolist(), strict=True))
             least = LeastViolating(
                 space.to_dicts(X[[row]])[0],
-                dict(zip(goal.names, Y[row].tolist(), strict=True)),
+                dict(zip(wanted.names, Y[row].tolist(), strict=True)),
                 {name: amount for name, amount in excess.items() if amount > 0},
             )
         params = {} if best is None else space.to_dicts(X[best : best + 1])[0]
