@@ -27,8 +27,6 @@ require("plotly", extra="plot", user="`scalable_bo.visualization`")
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-COLUMNS = 3
-HEIGHT_OF_SLICE = 240
 COLOURS = {
     "blue": "#1f77b4",
     "orange": "#ff7f0e",
@@ -215,10 +213,12 @@ def _checked(snapshot: Snapshot, params: Sequence[str] | None) -> list[str] | No
     return names
 
 
-def _figure(picture: Picture, title: str = "") -> go.Figure:
+def _figure(
+    picture: Picture, title: str = "", most_columns: int = 3, row_height: int = 240
+) -> go.Figure:
     """Return a picture as a Plotly figure."""
     panels = picture.panels
-    columns = min(COLUMNS, len(panels))
+    columns = min(most_columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     titles = [panel.title for panel in panels] if panels[0].title else None
     shared = all(panel.y is panels[0].y for panel in panels)
@@ -237,7 +237,7 @@ def _figure(picture: Picture, title: str = "") -> go.Figure:
             figure.update_yaxes(title=panel.y.title, **place)
     figure.update_layout(title=title or picture.title, barmode="stack")
     if rows > 1:
-        figure.update_layout(height=120 + HEIGHT_OF_SLICE * rows)
+        figure.update_layout(height=120 + row_height * rows)
     return figure
 
 

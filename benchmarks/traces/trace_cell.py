@@ -41,11 +41,7 @@ from scalable_bo.experiments.regression.data import (
     load_hyperparameters,
     load_regression_data,
 )
-from scalable_bo.experiments.regression.methods import (
-    NUM_BLOCKS,
-    Budget,
-    solver_within,
-)
+from scalable_bo.experiments.regression.methods import Budget, solver_within
 from scalable_bo.experiments.solvers import SPEND_IT_ALL
 from surrogates import (
     Auto,
@@ -303,9 +299,7 @@ def _solver(cell: TraceCell, n: int, budget: float) -> Any:
     """
     num_blocks = PRESET.sdd.num_blocks if cell.problem == THOMPSON else None
     spent = budget + 1.0
-    solver = solver_within(
-        cell.solver, n, Budget(SPEND_IT_ALL, max_epochs=spent), num_blocks or NUM_BLOCKS
-    )
+    solver = solver_within(cell.solver, n, Budget(SPEND_IT_ALL, max_epochs=spent), num_blocks)
     if isinstance(solver, IterativeSolver | Auto):
         return replace(solver, max_epochs=spent)
     return solver

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Options = TypeVar("Options", bound="DataclassInstance")
-SECONDS_BETWEEN_LINES = 60.0
 
 
 class _FlagsWithoutType:
@@ -211,16 +210,16 @@ def stop(message: str, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
-def lines_of(status: Callable[[str], None]) -> Callable[[str], None]:
-    """Return ``status``, which shows something on a terminal only,
-    joined by a line a minute where stderr is none.
+def lines_of(status: Callable[[str], None], seconds: float = 60.0) -> Callable[[str], None]:
+    """Return ``status``, which shows something on a terminal only, joined by a line after so many
+    seconds each where stderr is none.
     """
     last = time.monotonic()
 
     def report(text: str) -> None:
         nonlocal last
         status(text)
-        if not sys.stderr.isatty() and time.monotonic() >= last + SECONDS_BETWEEN_LINES:
+        if not sys.stderr.isatty() and time.monotonic() >= last + seconds:
             last = time.monotonic()
             typer.echo(text, err=True)
 

@@ -28,12 +28,8 @@ from typing import Any, NamedTuple, Self
 from scalable_bo.evaluation import processes
 from scalable_bo.space.quoting import quote, shorten
 
-# After a pool broke: so many of the oldest points are evaluated one by one, to find the one that
-# breaks it
-MAX_SUSPECTS = 64
 MAX_REASON = 500  # characters of a text that comes from outside
 MOST_BYTES = 2**20  # of what others send at once: a line, a request, a configuration
-MAX_PLACES = 4  # of a traceback, in a reason
 # What an object raises that has no number
 NO_NUMBER = (AttributeError, TypeError, ValueError, RuntimeError, OverflowError)
 # From the number of evaluations that are out to the points to evaluate next, by id: none if there
@@ -220,6 +216,8 @@ class Evaluator:
         abandon: ends what still runs in threads, where an exception ends the evaluations.
         grace: seconds beyond twice the timeout, after which what gives no answer is lost: a pool of
             processes calls a point running while it still waits for its worker.
+        max_suspects: after a pool broke, so many of the oldest points are evaluated one by one, to
+            find the one that breaks it.
 
     Attributes:
         executor: where, now; ``None`` for the calling thread, and before the one is made.
@@ -233,10 +231,12 @@ class Evaluator:
         stopped: Callable[[], bool],
         abandon: Callable[[], None] | None = None,
         grace: float = 10.0,
+        max_suspects: int = 64,
     ) -> None:
         self._evaluate = evaluate
         self._stopped = stopped
         self._abandon = abandon
+        self._max_suspects = max_suspects
         self._futures: dict[Future[Evaluation], int] = {}  # those that are out
         self._workers: list[int] = []  # of a pool that was shut down
         self._source: Source | None = None
@@ -305,7 +305,7 @@ class Evaluator:
                     (culprit,) = chosen
                     del left[culprit]
                     yield [Evaluation.failed(culprit, loss.reason)]
-                suspects = 0 if len(chosen) == 1 else MAX_SUSPECTS
+                suspects = 0 if len(chosen) == 1 else self._max_suspects
             self._replace_executor()
 
     def _follow(
@@ -528,7 +528,7 @@ def to_float(value: Any) -> float:
     return number
 
 
-def _places(error: BaseException) -> list[str]:
+def _places(error: BaseException, most: int = 4) -> list[str]:
     """Return the places of an error's traceback beside this file, the innermost last; of many, the
     first and the last ones.
     """
@@ -537,7 +537,7 @@ def _places(error: BaseException) -> list[str]:
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename != __file__
     ]
-    return places if len(places) <= MAX_PLACES else [places[0], "…", *places[1 - MAX_PLACES :]]
+    return places if len(places) <= most else [places[0], "…", *places[1 - most :]]
 
 
 def _within(

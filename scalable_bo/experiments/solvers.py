@@ -30,13 +30,8 @@ from surrogates.solvers.registry import make_solver
 
 # A fixed budget is spent whole: no solver reaches this residual within it.
 SPEND_IT_ALL = 1e-7
-# The methods of the ADASAP paper, which share their blocks; its programs average dual descent's
-# iterates with r = 10 / T
+# The methods of the ADASAP paper, which share their blocks
 ADASAP_DESCENTS = ("sdd-1", "sdd-10", "sdd-100")
-_ADASAP_AVERAGED = 10.0
-# Blocks of sketch-and-project where the preset says nothing; the published number, of its Bayesian
-# optimisation.
-_NUM_BLOCKS = 5
 
 _PRECONDITIONERS: dict[str, Callable[..., Preconditioner]] = {
     "nystrom": Nystrom,
@@ -142,13 +137,14 @@ def solver_for(
         step_size = sdd.step_size if solver.step_size is None else solver.step_size
         settings = {"step_size": step_size} | _stochastic(n, sdd)
         if name in ADASAP_DESCENTS and sdd.num_epochs is not None and sdd.num_blocks is not None:
-            averaging = min(1.0, _ADASAP_AVERAGED / (sdd.num_epochs * sdd.num_blocks))
-            settings["averaging"] = averaging
+            # Of T steps, its programs average the iterates with r = 10 / T
+            settings["averaging"] = min(1.0, 10.0 / (sdd.num_epochs * sdd.num_blocks))
     elif isinstance(solver, SGD):
         # Published for the mean, and 3e-4 for samples, which 0.3 brings farther in the same steps
         settings = {"step_size": 0.3} | _stochastic(n, sdd)
     elif isinstance(solver, SketchAndProject) and name != "asap":  # which chooses its own blocks
-        block_size = max(1, n // (sdd.num_blocks or _NUM_BLOCKS))
+        # In five blocks, as published for Bayesian optimisation, where the preset says nothing
+        block_size = max(1, n // (sdd.num_blocks or 5))
         settings = {"block_size": block_size, "tolerance": cg.tolerance} | _passes(sdd.num_epochs)
     elif isinstance(solver, Auto):
         # What chooses itself knows when to end; a published budget only bounds it

@@ -57,8 +57,6 @@ from botorch.models.model_list_gp_regression import ModelListGP
 from botorch.utils.constraints import get_outcome_constraint_transforms
 from botorch.utils.datasets import SupervisedDataset
 
-FEWEST_INITIAL = 10  # Sobol trials, where their number is not given
-
 
 def pathwise_generation_strategy(
     *,
@@ -105,7 +103,7 @@ def pathwise_generation_strategy(
             )
     checks.positive_int("batch_size", batch_size)
     if num_initial is None:
-        num_initial = batch_size * math.ceil(FEWEST_INITIAL / batch_size)
+        num_initial = batch_size * math.ceil(10 / batch_size)
     checks.positive_int("num_initial", num_initial)
     checks.integer("seed", seed, 0)
     config = ModelConfig(

@@ -19,7 +19,6 @@ from scalable_bo.space.quoting import shorten
 from scalable_bo.storage.shown import LONGEST_SHOWN
 
 MOST_MARKS = 800  # in a picture
-NUM_LEVELS = 10  # of a mean
 # Pixels of a panel on a telephone, of a letter of a tick, and of a line of text
 ROOM_ACROSS = 240.0
 ROOM_UP = 190.0
@@ -262,19 +261,19 @@ def _rule(panel: Panel, marks: Marks, kept: np.ndarray) -> str:
     return "".join(f'<line class="mark {marks.colour}" {end}></line>' for end in ends)
 
 
-def _cells(panel: Panel, marks: Marks, kept: np.ndarray) -> str:
+def _cells(panel: Panel, marks: Marks, kept: np.ndarray, num_levels: int = 10) -> str:
     """Fill an area for each run of cells of one level in a row."""
     known = marks.z[np.isfinite(marks.z)]
     low, high = (known.min(), known.max()) if len(known) else (0.0, 0.0)
-    levels = NUM_LEVELS * (marks.z - low) / (high - low or 1.0)
-    levels = np.nan_to_num(np.minimum(np.floor(levels), NUM_LEVELS - 1), nan=-1.0).astype(int)
+    levels = num_levels * (marks.z - low) / (high - low or 1.0)
+    levels = np.nan_to_num(np.minimum(np.floor(levels), num_levels - 1), nan=-1.0).astype(int)
     across, up = _edges(panel.x.place(marks.x)), _edges(panel.y.place(marks.y))
     parts = []
     for row, of_row in enumerate(levels):
         ends = np.append(np.flatnonzero(np.diff(of_row)) + 1, len(of_row))
         for start, end in zip(np.append(0, ends), ends, strict=False):
             if of_row[start] >= 0:
-                opacity = (of_row[start] + 0.5) / NUM_LEVELS
+                opacity = (of_row[start] + 0.5) / num_levels
                 parts.append(
                     f'<rect class="level" x="{_share(across[start])}" y="{_share(1 - up[row + 1])}"'
                     f' width="{_share(across[end] - across[start])}"'

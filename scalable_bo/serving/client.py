@@ -38,7 +38,6 @@ SECONDS_OF_A_REQUEST = 60.0
 FIRST_PAUSE = 0.1  # seconds before what failed is repeated; twice as long before each further time
 LONGEST_PAUSE = 10.0
 SILENT_PAUSE = 1.0  # before a longer one the caller is told what it waits for
-RENEWALS = 3  # of a lease, in its time
 REPEATED = frozenset({429, 500, 502, 503, 504})  # answers after which a request is made again
 LONGEST_REASON = 4 * MAX_REASON  # characters that a server takes
 
@@ -279,11 +278,13 @@ class RemoteStudy:
 
     @contextmanager
     def holding(self, ids: Sequence[int]) -> Iterator[None]:
-        """Renew the leases of points again and again, while they are evaluated inside."""
+        """Renew the leases of points, three times in the time of one, while they are evaluated
+        inside.
+        """
         is_over = threading.Event()
 
         def renew() -> None:
-            while not is_over.wait(self._lease / RENEWALS):
+            while not is_over.wait(self._lease / 3):
                 try:
                     self.renew(ids)
                 except (OSError, ValueError):  # the tell that follows says what is wrong

@@ -10,16 +10,15 @@ import resource
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 SECONDS_TO_REQUEST = 10.0  # from its beginning until all of the head of its first request has come
-MOST_CONNECTIONS = 4000
-SHARE_OF_FILES = 0.5  # of those that the process may open
 SHARE_OF_AN_ADDRESS = 0.75  # of the connections: all workers behind a tunnel have the same address
 
 
-def most_connections() -> int:
-    """Return how many connections this process keeps."""
+def most_connections(most: int = 4000, share_of_files: float = 0.5) -> int:
+    """Return how many connections this process keeps: ``most``, or a share of the files that it may
+    open.
+    """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    infinite = files == resource.RLIM_INFINITY
-    return MOST_CONNECTIONS if infinite else min(MOST_CONNECTIONS, int(SHARE_OF_FILES * files))
+    return most if files == resource.RLIM_INFINITY else min(most, int(share_of_files * files))
 
 
 class Connection(H11Protocol):

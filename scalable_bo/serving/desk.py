@@ -21,7 +21,6 @@ from scalable_bo.storage.rounds import Batch
 from scalable_bo.study.study import Study
 from surrogates import checks
 
-IDLE_ASKS_A_SECOND = 200.0  # at most, of all workers that wait
 SECONDS_OF_IDLENESS = 2.0 * LONGEST_PAUSE  # after which a worker that asked in vain waits no more
 
 
@@ -59,6 +58,7 @@ class Desk:
         evaluations: points of the study that are asked for in all, those before counted in;
             ``None`` for no limit.
         clock: of the leases, in seconds.
+        idle_asks: of all workers that wait, at most so many a second.
     Raises:
         TypeError, ValueError: if an argument is out of range.
     """
@@ -71,6 +71,7 @@ class Desk:
         batch: int = 8,
         evaluations: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        idle_asks: float = 200.0,
     ) -> None:
         checks.positive_float("lease", lease)
         checks.positive_int("batch", batch)
@@ -87,6 +88,7 @@ class Desk:
         self._waiting: deque[int] = deque()
         self._idle: dict[str, tuple[float, int]] = {}  # when they asked in vain, for how many
         self._clock = clock
+        self._idle_asks = idle_asks
         self._lock = threading.Lock()
         self.leases.give(pending.ids, NOBODY)
         self.teller = Teller(study.tell, self._forget)
@@ -110,7 +112,7 @@ class Desk:
         self.pool.note(len(ids), num_waiting, num_idle)
         if not points and not is_all and (trouble := self.pool.trouble):
             raise UnavailableError(f"The study cannot be asked: {trouble}")
-        wait = min(max(FIRST_PAUSE, num_idle / IDLE_ASKS_A_SECOND), LONGEST_PAUSE)
+        wait = min(max(FIRST_PAUSE, num_idle / self._idle_asks), LONGEST_PAUSE)
         return Handout(points, 0.0 if points or is_all else wait, is_all)
 
     def tell(self, told: Sequence[Told]) -> Future[None]:

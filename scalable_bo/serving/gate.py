@@ -22,7 +22,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-SECONDS_OF_A_BODY = 30.0  # until which all of it must have come
 # Answers that say that a request was wrong; 409 says that it came too late
 WRONG = frozenset({400, 401, 404, 405, 408, 413, 415, 422})
 HEADERS = [
@@ -91,10 +90,12 @@ class Gate:
     Args:
         app: behind the gate.
         token: the one that opens it.
+        patience: seconds in which all of a body must have come.
     """
 
-    def __init__(self, app: Application, token: str) -> None:
+    def __init__(self, app: Application, token: str, patience: float = 30.0) -> None:
         self._app = app
+        self._patience = patience
         self._digest = _digest(token.encode())
         self._strangers = Allowance(burst=20, per_second=1.0)
         self._holders = Allowance(burst=100, per_second=10.0)
@@ -125,7 +126,7 @@ class Gate:
             realm = (b"www-authenticate", b'Basic realm="scalable_bo: the token is the password"')
             await answer(send_and_count, 401, {"detail": "the token is missing or wrong"}, realm)
             return
-        status, body = await _read(scope, receive)
+        status, body = await _read(scope, receive, self._patience)
         if status:
             detail = "the body is too large" if status == 413 else "the body did not come"
             await answer(send_and_count, status, {"detail": detail}, (b"connection", b"close"))
@@ -166,7 +167,7 @@ async def answer(
     await send({"type": "http.response.body", "body": body})
 
 
-async def _read(scope: Scope, receive: Receive) -> tuple[int, bytes]:
+async def _read(scope: Scope, receive: Receive, patience: float) -> tuple[int, bytes]:
     """Return a body, or the status of what is wrong with it."""
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     if lengths and (not lengths[0].isdigit() or int(lengths[0][:20]) > MOST_BYTES):
@@ -174,7 +175,7 @@ async def _read(scope: Scope, receive: Receive) -> tuple[int, bytes]:
     parts: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(SECONDS_OF_A_BODY):
+        async with asyncio.timeout(patience):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":

@@ -30,16 +30,21 @@ require("pandas", extra="serve", user="scalable-bo serve")
 
 import pandas as pd
 
-SHARE_OF_LOOKING = 0.1  # at most, of the time: what has been computed is kept for the rest
 COMPARISON = re.compile(r"(.+?)(<=|>=|<|>|=)(.*)")
 Kept = TypeVar("Kept")
 
 
 class _Cached(Generic[Kept]):
-    """Computes something again when it is asked for and the last is too old; for any thread."""
+    """Computes something again when it is asked for and the last is too old; for any thread.
 
-    def __init__(self, compute: Callable[[], Kept]) -> None:
+    Args:
+        compute: returns it.
+        share: of the time, at most, for computing: what has been computed is kept for the rest.
+    """
+
+    def __init__(self, compute: Callable[[], Kept], share: float = 0.1) -> None:
         self._compute = compute
+        self._share = share
         self._lock = threading.Lock()
         self._value: Kept | None = None
         self._until = -math.inf
@@ -50,7 +55,7 @@ class _Cached(Generic[Kept]):
             if self._value is None or start >= self._until:
                 self._value = self._compute()
                 end = time.monotonic()
-                self._until = end + (end - start) / SHARE_OF_LOOKING
+                self._until = end + (end - start) / self._share
             return self._value
 
 

@@ -15,7 +15,7 @@ from typing import Self
 from scalable_bo._packages import require
 from scalable_bo.evaluation.processes import SECONDS_TO_END
 from scalable_bo.serving.app import make_app
-from scalable_bo.serving.client import is_loopback
+from scalable_bo.serving.client import SECONDS_OF_A_REQUEST, is_loopback
 from scalable_bo.serving.desk import Desk
 from scalable_bo.serving.tokens import new_token, read_or_make_token
 from scalable_bo.study.study import Study
@@ -26,8 +26,6 @@ require("uvicorn", extra="serve", user="`scalable-bo serve`")
 import uvicorn
 
 from scalable_bo.serving.connections import Connection
-
-SECONDS_OF_IDLE_CONNECTIONS = 75  # more than a client waits for an answer
 
 
 class Server:
@@ -97,7 +95,7 @@ class Server:
                 server_header=False,
                 proxy_headers=False,
                 http=Connection,
-                timeout_keep_alive=SECONDS_OF_IDLE_CONNECTIONS,
+                timeout_keep_alive=int(1.25 * SECONDS_OF_A_REQUEST),  # longer than a client waits
                 timeout_graceful_shutdown=int(SECONDS_TO_END),
                 ssl_certfile=certificate,
                 ssl_keyfile=key,

@@ -18,7 +18,6 @@ from scalable_bo.study.asynchronous import AbandonedError, number_to_ask_for
 from scalable_bo.study.design import NotEnoughLeftError
 
 MOST_POINTS = 1000  # of an ask, and of a request
-SECONDS_OF_RATE = 30.0  # that the rate of asks is a mean of, those long ago counting for less
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +31,7 @@ class Supply:
         take_over: receives the points of each ask.
         batch: the least that is asked for at once, unless the budget is less.
         budget: points that may be asked for.
+        memory: seconds that the rate of asks is a mean of, those long ago counting for less.
     Attributes:
         trouble: what the last ask has raised, if it has not been repeated with success.
     """
@@ -42,12 +42,14 @@ class Supply:
         take_over: Callable[[Batch], None],
         batch: int,
         budget: float,
+        memory: float = 30.0,
     ) -> None:
         self.trouble: str | None = None
         self._ask = ask
         self._take_over = take_over
         self._batch = batch
         self._budget = budget
+        self._memory = memory
         self._num_waiting = 0
         self._num_idle = 0
         self._rate = 0.0
@@ -69,8 +71,8 @@ class Supply:
         """
         with self._changed:
             now = time.monotonic()
-            self._rate *= math.exp((self._rated_at - now) / SECONDS_OF_RATE)
-            self._rate += num_taken / SECONDS_OF_RATE
+            self._rate *= math.exp((self._rated_at - now) / self._memory)
+            self._rate += num_taken / self._memory
             self._rated_at = now
             self._num_waiting = num_waiting
             self._num_idle = num_idle

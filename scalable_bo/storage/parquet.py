@@ -11,6 +11,7 @@ from scalable_bo.space.plain_values import Choice
 
 require("pyarrow", extra="tables", user="A Parquet file")
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +20,6 @@ from pyarrow.lib import ArrowException
 
 __all__ = ["ArrowException", "frames", "holds", "num_bytes", "num_rows"]
 
-BYTES_PER_VALUE = 16  # the numbers, and a copy
 LONGEST_TEXT = 1000  # bytes
 
 
@@ -37,7 +37,8 @@ def num_bytes(path: Path, wanted: set[str]) -> int:
         for chunk in chunks
         if chunk.path_in_schema in wanted or chunk.path_in_schema.split(".")[0] in wanted
     ]
-    return BYTES_PER_VALUE * sum(chunk.num_values for chunk in inside)
+    numbers_and_copy = 2 * np.dtype(np.float64).itemsize
+    return numbers_and_copy * sum(chunk.num_values for chunk in inside)
 
 
 def num_rows(path: Path) -> int:

@@ -44,8 +44,6 @@ VERSION = 10
 DATABASE = "study.sqlite"
 BACKUP = "backup.sqlite"
 JOURNALS = (f"{DATABASE}-journal", f"{DATABASE}-wal")
-SECONDS_BETWEEN_BACKUPS = 60.0
-SHARE_OF_BACKUPS = 0.02  # at most, of the time that a study is open
 # AUTOINCREMENT lets SQLite keep the last number, by which a write that is missing at the end shows.
 TABLE = """CREATE TABLE writes (
     number INTEGER PRIMARY KEY AUTOINCREMENT,  -- from 1
@@ -351,16 +349,26 @@ class CheckpointFolder:
 
 @dataclass(eq=False)
 class _Held:
-    """What is open until the storage is closed, in the process that opened it."""
+    """What is open until the storage is closed, in the process that opened it.
+
+    Attributes:
+        dim: the number of parameters; ``None`` before it is known.
+        pause: seconds between backups, at least.
+        share: of the time that a study is open, at most, for backups.
+    """
 
     folder: Path
     lock: WriterLock | None = None
     connection: sqlite3.Connection | None = None
     process: int = field(default_factory=os.getpid)
     is_backed_up: bool = True
-    next_backup: float = field(default_factory=lambda: time.monotonic() + SECONDS_BETWEEN_BACKUPS)
-    dim: int | None = None  # the number of parameters; ``None`` before it is known
+    dim: int | None = None
     length: Length = field(default_factory=Length)
+    pause: float = 60.0
+    share: float = 0.02
+
+    def __post_init__(self) -> None:
+        self.next_backup = time.monotonic() + self.pause
 
     def read_writes(self, connection: sqlite3.Connection) -> list[Write]:
         """Read all writes, the first of which may have any number.
@@ -424,7 +432,7 @@ class _Held:
             back_up(self.connection, self.folder / BACKUP)
             self.is_backed_up = True
         end = time.monotonic()
-        self.next_backup = end + max(SECONDS_BETWEEN_BACKUPS, (end - start) / SHARE_OF_BACKUPS)
+        self.next_backup = end + max(self.pause, (end - start) / self.share)
 
     def close(self) -> None:
         if self.process != os.getpid():  # all of it is the parent's

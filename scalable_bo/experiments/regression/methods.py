@@ -34,8 +34,6 @@ from surrogates.models.variational_gp import VariationalGP
 from surrogates.solvers.registry import SOLVERS
 from surrogates.solvers.run import TOLERANCE
 
-# Blocks of the ADASAP paper's regressions.
-NUM_BLOCKS = 100
 _IN_BLOCKS = ("adasap", "adasap-i", *ADASAP_DESCENTS)
 
 
@@ -101,7 +99,7 @@ class RegressionMethod:
 
 
 def solver_within(
-    name: str | Solver, n: int, budget: Budget, num_blocks: int = NUM_BLOCKS
+    name: str | Solver, n: int, budget: Budget, num_blocks: int | None = None
 ) -> Solver:
     """Return the named solver of a system of n points, with the published settings of the
     regressions and this budget.
@@ -110,7 +108,8 @@ def solver_within(
         name: one of ``SOLVERS``; or a solver from outside, with its own settings and budget.
         n: number of data.
         budget: see :class:`Budget`.
-        num_blocks: blocks, or batches, of the methods of the ADASAP paper.
+        num_blocks: blocks, or batches, of the methods of the ADASAP paper; ``None`` for the 100 of
+            its regressions.
     """
     if from_outside(name) is not None:
         return solver_for(name, n)
@@ -118,7 +117,7 @@ def solver_within(
         sgd = SGD.paper(tolerance=SPEND_IT_ALL, keep_descent=True)
         assert sgd.batch_size is not None  # as published
         return replace(sgd, max_epochs=budget.sgd_steps * min(sgd.batch_size, n) / n + 1.0)
-    blocks = SDDBudget(num_epochs=budget.max_epochs, num_blocks=min(n, num_blocks))
+    blocks = SDDBudget(num_epochs=budget.max_epochs, num_blocks=min(n, num_blocks or 100))
     solver = solver_for(name, n, sdd=blocks if name in _IN_BLOCKS else None)
     if isinstance(solver, IterativeSolver | Auto):
         solver = replace(solver, tolerance=budget.tolerance, max_epochs=budget.max_epochs)
