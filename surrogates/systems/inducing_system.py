@@ -80,8 +80,7 @@ class InducingSystem(WithKernel, LinearSystem):
         """
         system = copy(self)
         system.kernel = self.kernel.to(dtype)
-        system.noise = self.noise.to(dtype)
-        system.entries = 0
+        system._set_noise(self.noise.to(dtype))
         return system
 
     def precise(self) -> Self:

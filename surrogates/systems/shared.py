@@ -212,9 +212,9 @@ class DistributedKernelSystem(KernelSystem):
         """
         system = copy(self)
         system.gpytorch_kernel = deepcopy(self.gpytorch_kernel).to(dtype)
-        for name in ("noise", "_diagonal", "_largest_entry", "_smallest_noise", "_mean_noise"):
+        system._set_noise(self.noise.to(dtype))
+        for name in ("_diagonal", "_largest_entry", "_smallest_noise", "_mean_noise"):
             setattr(system, name, getattr(self, name).to(dtype))
-        system.entries = 0
         system._gathered = None
         return system
 

@@ -169,17 +169,23 @@ class LinearSystem(ABC):
     Attributes:
         n: the number of unknowns.
         entries: kernel entries used so far in products and evaluations.
+        dtype, device: of the arithmetic.
+        noise_column: σ², to be multiplied by (num_data, s) matrices.
 
     Raises:
         ValueError: if the noise is not positive and finite, or of the wrong shape.
     """
 
+    noise: Tensor
+    noise_column: Tensor
+    dtype: torch.dtype
+    device: torch.device
+
     def __init__(self, rows: Rows, num_data: int, noise: Tensor | float, like: Tensor):
         self.rows = rows
         self.n = rows.n
         self.num_data = num_data
-        self.noise = torch.as_tensor(noise, dtype=like.dtype, device=like.device)
-        self.entries = 0
+        self._set_noise(torch.as_tensor(noise, dtype=like.dtype, device=like.device))
         # A shared system holds the noise of its own data alone
         own_data = rows.num_held if rows.is_shared else num_data
         if self.noise.shape not in ((), (own_data,)):
@@ -195,13 +201,15 @@ class LinearSystem(ABC):
                 " as 1e-6 for exact data."
             )
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.noise.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.noise.device
+    def _set_noise(self, noise: Tensor) -> None:
+        """Take the noise of a new system or of a copy, in the dtype of the arithmetic, and count
+        from 0.
+        """
+        self.noise = noise
+        self.noise_column = noise.unsqueeze(1) if noise.ndim else noise
+        self.dtype = noise.dtype
+        self.device = noise.device
+        self.entries = 0
 
     @property
     def entries_per_epoch(self) -> int:
@@ -288,11 +296,6 @@ class LinearSystem(ABC):
     @abstractmethod
     def fingerprint(self) -> list[Tensor]:
         """Return what tells the system from others."""
-
-    @property
-    def noise_column(self) -> Tensor:
-        """σ², to be multiplied by (num_data, s) matrices."""
-        return self.noise.unsqueeze(1) if self.noise.ndim else self.noise
 
 
 class BlockSystem(LinearSystem):
