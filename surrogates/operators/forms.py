@@ -17,7 +17,7 @@ All ways compute the same formula and agree to rounding. The environment variabl
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from types import FunctionType
@@ -101,13 +101,14 @@ def visible(kernel: Kernel, columns: Tensor) -> Tensor:
     return columns if kernel.active_dims is None else columns[kernel.active_dims.to(columns.device)]
 
 
-def leaves(kernel: Kernel, columns: Tensor) -> Iterator[tuple[Kernel, Tensor]]:
-    """Yield the kernels that ``kernel`` is a sum, product or multiple of, and which of the input
+def leaves(kernel: Kernel, columns: Tensor) -> list[tuple[Kernel, Tensor]]:
+    """Return the kernels that ``kernel`` is a sum, product or multiple of, and which of the input
     ``columns`` each looks at.
 
     Raises:
         ValueError: for a kernel of one input that looks at several.
     """
+    found = []
     stack = [(kernel, visible(kernel, columns))]
     while stack:
         kernel, columns = stack.pop()
@@ -122,7 +123,8 @@ def leaves(kernel: Kernel, columns: Tensor) -> Iterator[tuple[Kernel, Tensor]]:
                     f"`kernel` must look at one input where it is {kind.__name__}, got"
                     f" {len(columns)}. Give `active_dims`."
                 )
-            yield kernel, columns
+            found.append((kernel, columns))
+    return found
 
 
 def composed(kernel: Kernel, dim: int) -> Kernel:

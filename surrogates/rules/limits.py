@@ -141,13 +141,15 @@ def check_no_noise_of_tasks(likelihood: Any) -> None:
         )
 
 
-def parts_with_lengthscales(kernel: Kernel, dim: int) -> Iterator[tuple[Kernel, Tensor]]:
-    """Yield the parts of ``kernel`` whose lengthscales are distances of its ``dim`` inputs, and
+def parts_with_lengthscales(kernel: Kernel, dim: int) -> list[tuple[Kernel, Tensor]]:
+    """Return the parts of ``kernel`` whose lengthscales are distances of its ``dim`` inputs, and
     which of them each looks at: not the kernels inside those that transform their inputs.
     """
-    for part, columns in leaves(kernel, torch.arange(dim, device="cpu")):
-        if part.has_lengthscale and part.lengthscale.shape[-1] in (1, len(columns)):
-            yield part, columns
+    return [
+        (part, columns)
+        for part, columns in leaves(kernel, torch.arange(dim, device="cpu"))
+        if part.has_lengthscale and part.lengthscale.shape[-1] in (1, len(columns))
+    ]
 
 
 def _gap(column: Tensor, width: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.operators.linalg import (
     left_singular,
-    matmul,
     shifted_cholesky,
     stable_cholesky,
     times_inverse_transpose,
@@ -223,10 +222,8 @@ def _woodbury(system: LinearSystem, L: Tensor, diagonal: Tensor) -> Apply:
 
     def apply(R: Tensor) -> Tensor:
         scaled = R / root
-        inner = torch.cholesky_solve(system.rows.sum(matmul(scaled.T, A).T).double(), factor).to(
-            R.dtype
-        )
-        return (scaled - matmul(A, inner)) / root
+        inner = torch.cholesky_solve(system.rows.sum((scaled.T @ A).T).double(), factor)
+        return (scaled - A @ inner.to(R.dtype)) / root
 
     return apply
 
