@@ -40,11 +40,11 @@ from surrogates.solvers.auto import Auto
 from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
-from surrogates.solvers.run import Progress, Solution, UnsolvedWarning
+from surrogates.solvers.run import IterativeSolver
 from surrogates.solvers.sdd import SDD
 from surrogates.solvers.sgd import SGD
 from surrogates.solvers.sketch_and_project import SketchAndProject
-from surrogates.solvers.solver import IterativeSolver, Solver
+from surrogates.solvers.solver import Progress, Solution, Solver, UnsolvedWarning
 from surrogates.systems.inducing_system import InducingSystem
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import (

@@ -408,7 +408,7 @@ class IterativeSolverContract(SolverContract):
     ) -> None:
         clock: Iterator[int] = itertools.count()  # every look at it takes a second
         monkeypatch.setattr(
-            "surrogates.solvers.run.time", SimpleNamespace(perf_counter=clock.__next__)
+            "surrogates.solvers.solver.time", SimpleNamespace(perf_counter=clock.__next__)
         )
         solution = tight(solver, dtype, max_seconds=5.0, tolerance=1e-9).solve(system, rhs)
         assert not solution.converged.any()

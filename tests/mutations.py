@@ -44,7 +44,7 @@ SEARCH = "tests/acquisition"
 STUDY = "tests/scalable_bo/study"
 STORAGE = "tests/scalable_bo/storage"
 RUN = "surrogates/solvers/run.py"
-LOOP = "surrogates/solvers/solver.py"
+SOLVER = "surrogates/solvers/solver.py"
 ACCOUNT = "surrogates/solvers/accuracy.py"
 SOLVED = "surrogates/rules/solved.py"
 PATHS = "surrogates/functions/paths.py"
@@ -63,18 +63,18 @@ MUTANTS = (
     Mutant(RUN, "hidden = self.rounding(W) > DIGIT", "hidden = self.rounding(W) > 1e30", SOLVERS),
     Mutant(RUN, "sweep.error * lost > self", "1e-30 * lost > self", SOLVERS),
     Mutant(
-        RUN,
+        SOLVER,
         "return cls(system, index, system.rows",
         "return cls(system, index, 0.5 * system.rows",
         SOLVERS,
     ),
     Mutant(
-        LOOP, "going = ~(error <= run.allowed)", "going = ~(error <= 2.0 * run.allowed)", SOLVERS
+        RUN, "going = ~(error <= run.allowed)", "going = ~(error <= 2.0 * run.allowed)", SOLVERS
     ),
-    Mutant(LOOP, "STALLS_ALLOWED = 2", "STALLS_ALLOWED = 10**9", SOLVERS),
-    Mutant(LOOP, "stalled | (sweep.num_lost > len(running))", "stalled", SOLVERS),
-    Mutant(LOOP, "lost |= drift > run", "lost &= drift > run", SOLVERS),
-    Mutant(LOOP, "going = residual > sweep.aim", "going = residual > 4.0 * sweep.aim", SOLVERS),
+    Mutant(RUN, "STALLS_ALLOWED = 2", "STALLS_ALLOWED = 10**9", SOLVERS),
+    Mutant(RUN, "stalled | (sweep.num_lost > len(running))", "stalled", SOLVERS),
+    Mutant(RUN, "lost |= drift > run", "lost &= drift > run", SOLVERS),
+    Mutant(RUN, "going = residual > sweep.aim", "going = residual > 4.0 * sweep.aim", SOLVERS),
     Mutant(ACCOUNT, "found * uneven + unsolved", "found * uneven", SOLVERS),
     Mutant(
         ACCOUNT, "of_paths.max() / of_paths.mean()", "of_paths.mean() / of_paths.mean()", SOLVERS

@@ -28,8 +28,7 @@ from surrogates.rules.hyperparameters import (
 )
 from surrogates.rules.limits import noise_at
 from surrogates.solvers.auto import Auto
-from surrogates.solvers.run import Solution
-from surrogates.solvers.solver import Solver
+from surrogates.solvers.solver import Solution, Solver
 from surrogates.systems.kernel import KernelSystem
 
 PROBES = ("rademacher", "pathwise")

@@ -43,8 +43,7 @@ from surrogates.operators.forms import StationaryKernel
 from surrogates.rules.limits import check_range, noise_at
 from surrogates.rules.rule import Draw, Rule
 from surrogates.solvers.cholesky import Cholesky
-from surrogates.solvers.run import Solution
-from surrogates.solvers.solver import Solver
+from surrogates.solvers.solver import Solution, Solver
 
 # Beyond, the exact covariance at 20 × 4 points, with gradients, costs more than that of 256 paths,
 # and a few evaluations of the exact likelihood more than solves

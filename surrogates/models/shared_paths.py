@@ -18,9 +18,8 @@ from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import Basis, KernelBasis
 from surrogates.operators.terms import FunctionMap
 from surrogates.rules.solved import shared_targets, solve_arguments
-from surrogates.solvers.run import Solution
 from surrogates.solvers.sketch_and_project import SketchAndProject
-from surrogates.solvers.solver import Callback, Solver
+from surrogates.solvers.solver import Callback, Solution, Solver
 from surrogates.systems.shared import DistributedKernelSystem
 from surrogates.systems.shared_rows import SharedRows
 

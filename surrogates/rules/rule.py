@@ -14,8 +14,7 @@ from surrogates.functions.features import PriorPaths
 from surrogates.functions.paths import SamplePaths
 from surrogates.operators.differentiable import Basis, combine
 from surrogates.rules.data_set import DataSet
-from surrogates.solvers.run import Solution
-from surrogates.solvers.solver import Callback
+from surrogates.solvers.solver import Callback, Solution
 
 CovarianceWith = Callable[[Tensor], Tensor]
 

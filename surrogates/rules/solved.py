@@ -31,8 +31,7 @@ from surrogates.rules.rule import Covariance, CovarianceWith, Draw, Rule
 from surrogates.solvers.accuracy import PosteriorError
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.cholesky import Cholesky
-from surrogates.solvers.run import Judge, Solution
-from surrogates.solvers.solver import Solver
+from surrogates.solvers.solver import Judge, Solution, Solver
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.processes import own_rows
 from surrogates.systems.shared import DistributedKernelSystem

@@ -5,11 +5,11 @@ from surrogates.solvers.cg import CG
 from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.registry import SOLVERS, make_solver
-from surrogates.solvers.run import Progress, Solution, UnsolvedWarning
+from surrogates.solvers.run import IterativeSolver
 from surrogates.solvers.sdd import SDD
 from surrogates.solvers.sgd import SGD
 from surrogates.solvers.sketch_and_project import SketchAndProject
-from surrogates.solvers.solver import Callback, IterativeSolver, Solver
+from surrogates.solvers.solver import Callback, Progress, Solution, Solver, UnsolvedWarning
 from surrogates.solvers.state import State
 
 __all__ = [

@@ -33,13 +33,7 @@ import torch
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.solvers.run import (
-    NUM_GROUPS,
-    Judge,
-    ResidualRows,
-    groups_by,
-    random_rows,
-)
+from surrogates.solvers.solver import NUM_GROUPS, Judge, ResidualRows, groups_by, random_rows
 from surrogates.systems.system import Apply, BlockSystem, Targets
 
 NUM_NEIGHBOURS = 15

@@ -20,9 +20,9 @@ from surrogates.solvers.cells import SMOOTH
 from surrogates.solvers.cg import CG
 from surrogates.solvers.cholesky import JITTER, Cholesky
 from surrogates.solvers.forecast import SpectrumModel
-from surrogates.solvers.run import TOLERANCE, TOO_LARGE, Solution
+from surrogates.solvers.run import TOLERANCE, IterativeSolver
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
-from surrogates.solvers.solver import GoalSolver, IterativeSolver, Request, Solver
+from surrogates.solvers.solver import TOO_LARGE, GoalSolver, Request, Solution, Solver
 from surrogates.systems.preconditioners import Nystrom
 from surrogates.systems.system import Apply, BlockSystem, LinearSystem
 

@@ -6,8 +6,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from surrogates.solvers.run import Start
-from surrogates.solvers.solver import IterativeSolver
+from surrogates.solvers.run import IterativeSolver, Start
 from surrogates.solvers.state import State
 from surrogates.systems.preconditioners import (
     Computed,

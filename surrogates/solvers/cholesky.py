@@ -9,8 +9,7 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.operators.linalg import jittered_cholesky
-from surrogates.solvers.run import Solution
-from surrogates.solvers.solver import Request, Solver
+from surrogates.solvers.solver import Request, Solution, Solver
 from surrogates.systems.system import Apply, LinearSystem
 
 TOLERANCE = {torch.float32: 1e-2, torch.float64: 1e-6}

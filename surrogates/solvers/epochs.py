@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from surrogates.solvers.order import Order
-from surrogates.solvers.run import CLEAR_CHANGE
+from surrogates.solvers.solver import CLEAR_CHANGE
 from surrogates.solvers.state import State
 from surrogates.systems.system import Rows
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from surrogates.operators.linalg import jittered_cholesky
-from surrogates.solvers.run import NUM_ROWS, Judge, groups_by, shuffled_rows
+from surrogates.solvers.solver import NUM_ROWS, Judge, groups_by, shuffled_rows
 from surrogates.systems.inducing_system import InducingSystem
 from surrogates.systems.system import Apply, Targets
 

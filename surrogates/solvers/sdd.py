@@ -9,8 +9,7 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
-from surrogates.solvers.run import Start
-from surrogates.solvers.solver import IterativeSolver
+from surrogates.solvers.run import IterativeSolver, Start
 from surrogates.systems.preconditioners import largest_eigenvalue
 from surrogates.systems.system import BlockSystem, LinearSystem, require_blocks
 

@@ -10,8 +10,7 @@ from surrogates import checks
 from surrogates.functions.features import RandomFeatures
 from surrogates.operators.forms import StationaryKernel
 from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
-from surrogates.solvers.run import Start
-from surrogates.solvers.solver import IterativeSolver
+from surrogates.solvers.run import IterativeSolver, Start
 from surrogates.systems.system import LinearSystem
 
 

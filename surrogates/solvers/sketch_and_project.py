@@ -18,8 +18,8 @@ from surrogates.solvers.epochs import (
     EpochMonitor,
     describe_reduction,
 )
-from surrogates.solvers.run import CLEAR_CHANGE, DIGIT, Start
-from surrogates.solvers.solver import IterativeSolver
+from surrogates.solvers.run import DIGIT, IterativeSolver, Start
+from surrogates.solvers.solver import CLEAR_CHANGE
 from surrogates.solvers.state import State
 from surrogates.systems.preconditioners import (
     Exact,

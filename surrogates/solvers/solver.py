@@ -1,57 +1,324 @@
-"""What a solver is, and the one loop behind every iterative method.
+"""What a solver is, and what the caller of a solve and its method exchange: request, progress,
+estimates of errors, and solution.
 
 Notation: H (n, n) the system's matrix, B (n, s) right-hand sides, W (n, s) their solutions; the
 relative residual of a column is ‖b − H w‖ / ‖b‖.
 """
 
 import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, TypeVar, final
+from functools import cached_property
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.solvers.checkpoint import ENDED, Checkpoint, Keeper, digest
-from surrogates.solvers.run import (
-    CLEAR_CHANGE,
-    DIGIT,
-    MARGIN,
-    STALLED,
-    TOO_LARGE,
-    ZEROS,
-    Judge,
-    Progress,
-    Run,
-    Solution,
-    Start,
-    Sweep,
-    columns_of,
-    drop_others,
-    joined_notes,
-    now,
-    targets_of,
-)
-from surrogates.solvers.run import Callback as Callback
-from surrogates.solvers.run import Request as Request
-from surrogates.solvers.state import Parts, State, parts, restore
+from surrogates.callers import warn
+from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.systems.system import (
     Apply,
+    BlockSystem,
     LinearSystem,
     Targets,
     check_right_hand_sides,
 )
 
-SystemT = TypeVar("SystemT", bound=LinearSystem)
-PreparedT = TypeVar("PreparedT")
-StateT = TypeVar("StateT", bound=State)
-
+NUM_ROWS = 256  # random rows by which a residual or an error is estimated
+NUM_GROUPS = 8  # of these rows, in which an error is averaged: the worst group counts
 ROW_COUNTS = ("block_size", "batch_size", "rank")  # settings that count rows
-# Sweeps in a row without progress: a single one may be a stochastic method's bad luck
-STALLS_ALLOWED = 2
-FIRST_LOOK = 4.0  # epochs before the first scheduled look; each later one comes after twice as many
+ZEROS = "0 is returned for columns whose residual was above 1, which is that of 0"
+# Note for weights solved in float64 and then rounded to float32
+TOO_LARGE = "float32 cannot hold the solution: its weights are too large"
+# A factor beyond what noise explains: a residual that has fallen by less between two looks has
+# stalled, and one that has risen by more diverges
+CLEAR_CHANGE = 2.0
+
+
+class UnsolvedWarning(UserWarning):
+    """A model uses the solution of a linear system whose residual missed the tolerance."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A moment of a running solve, given to its callback.
+
+    Attributes:
+        residual: largest relative residual among the running columns, as the method estimates it;
+            infinite while it has no estimate.
+        num_active: columns still running, of ``num_columns``.
+        max_epochs: the budget of the method that runs, at which it ends, solved or not.
+    """
+
+    steps: int
+    epochs: float
+    seconds: float
+    residual: float
+    num_active: int
+    num_columns: int
+    max_epochs: float
+
+
+Callback = Callable[[Progress], None]
+
+
+class Watch(ABC):
+    """Estimates the errors of a solve's columns.
+
+    Attributes:
+        scale: (s,) factors by which the columns given to ``look`` have been multiplied.
+        epochs_per_look: what a look uses, where that is as much as a product.
+    """
+
+    scale: Tensor
+    epochs_per_look: float = 0.0
+
+    @abstractmethod
+    def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        """Evaluate the given columns for weights W (n, c); return their errors and their relative
+        residuals, (c,) each.
+        """
+
+    @abstractmethod
+    def errors(self) -> Tensor:
+        """Return the error of every column as of its last look, (s,)."""
+
+    @abstractmethod
+    def drift(self, columns: Tensor, R: Tensor) -> Tensor:
+        """Return the distance between the residuals R (n, c) that a recursion carries and those
+        evaluated at the last look, relative to B, (c,).
+        """
+
+    @abstractmethod
+    def rounded(self, columns: Tensor, D: Tensor) -> Tensor:
+        """Return the relative residuals, (c,), of columns whose weights are exact but for D (n, c),
+        the part that rounding has removed.
+        """
+
+
+class Judge(Watch):
+    """Estimates errors in posterior standard deviations."""
+
+    @abstractmethod
+    def first_tolerance(self) -> Tensor:
+        """Return the relative residual at which each column's error is about one posterior standard
+        deviation, (s,), before any weights are known.
+        """
+
+    @abstractmethod
+    def of_residuals(self, W: Tensor, R: Tensor, solve: Apply) -> Tensor:
+        """Return the errors of all columns of a direct solve, (s,), given W and R (n, s) and its
+        map B → H⁻¹ B. They come from rounding alone, so that no bound for unconverged weights is
+        needed.
+        """
+
+
+@dataclass(eq=False)
+class ResidualRows(Watch):
+    """Estimates the residuals of a solve from random rows, evaluated in float64.
+
+    Attributes:
+        system: the system of all data.
+        index: (m,) the rows.
+        rhs: (m, s) B in these rows.
+        weights, gaps: (m, s) weights and residuals in these rows, as of the last look at each
+            column; NaN before the first.
+        looked_at: the columns looked at last; all before the first look.
+    """
+
+    system: BlockSystem
+    index: Tensor
+    rhs: Tensor
+    looked_at: Tensor = field(init=False)
+    weights: Tensor = field(init=False)
+    gaps: Tensor = field(init=False)
+    scale: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weights = torch.full_like(self.rhs, math.nan)
+        self.gaps = self.weights.clone()
+        self.scale = torch.ones_like(self.rhs[0])
+        self.looked_at = torch.arange(len(self.scale), device=self.scale.device)
+
+    @classmethod
+    def of(cls, system: BlockSystem, rhs: Tensor) -> "ResidualRows":
+        """Return the estimator for a solve with right-hand sides ``rhs``."""
+        index = random_rows(system)
+        return cls(system, index, system.rows.take(rhs, index).double())
+
+    def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
+        self.looked_at = columns
+        double = self._double
+        before = double.entries
+        # Every part evaluates the rows anew: of fewer columns, that would be most of the work
+        size = max(len(self.index), memory.part_size(self.system.n))
+        for part, weights in zip(columns.split(size), W.split(size, dim=1), strict=True):
+            product = double.rows_matmul(self.index, weights)
+            self.gaps[:, part] = self.rhs[:, part] - product / self.scale[part]
+            own = self.system.rows.take(weights, self.index)
+            self.weights[:, part] = own.double() / self.scale[part]
+        if double is not self.system:
+            self.system.entries += double.entries - before
+        return self.errors()[columns], self._relative(columns, self.gaps[:, columns])
+
+    def errors(self) -> Tensor:
+        """Return the relative residual of every column as of its last look, (s,)."""
+        return self._relative(slice(None), self.gaps)
+
+    def drift(self, columns: Tensor, R: Tensor) -> Tensor:
+        claimed = self.system.rows.take(R, self.index).double() / self.scale[columns]
+        return self._relative(columns, self.gaps[:, columns] - claimed)
+
+    def rounded(self, columns: Tensor, D: Tensor) -> Tensor:
+        product = self._double.rows_matmul(self.index, D)
+        return self._relative(columns, product / self.scale[columns])
+
+    def _relative(self, columns: Tensor | slice, gaps: Tensor) -> Tensor:
+        norms = torch.linalg.vector_norm(self.rhs[:, columns], dim=0)
+        return torch.linalg.vector_norm(gaps, dim=0) / torch.where(norms > 0, norms, 1.0)
+
+    @cached_property
+    def _double(self) -> BlockSystem:
+        return self.system.doubled() or self.system
+
+
+@dataclass
+class Request:
+    """The checked arguments of a solve, and its account so far.
+
+    Attributes:
+        system: H.
+        rhs: B (n, s).
+        targets: f and ε, if the caller gave B as their sum.
+        initial: warm start (n, s), or ``None``.
+        started, entries_before: the clock and the system's count of entries when the solve began.
+        posterior: estimates posterior errors; ``None`` if the weights are not a posterior's.
+        coarse: the system in float32, in which a float64 solve may begin; ``None`` to begin in
+            float64.
+        an_epoch: kernel entries per epoch.
+    """
+
+    system: LinearSystem
+    rhs: Tensor
+    targets: Targets | None
+    initial: Tensor | None
+    generator: torch.Generator
+    callback: Callback | None
+    started: float
+    entries_before: int
+    posterior: Judge | None = None
+    coarse: BlockSystem | None = None
+    an_epoch: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.an_epoch = self.system.entries_per_epoch
+
+    @property
+    def epochs(self) -> float:
+        """Epochs used since the solve began."""
+        return (self.system.entries - self.entries_before) / self.an_epoch
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the solve began."""
+        return now() - self.started
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The solution of a solve and how accurate it is.
+
+    Attributes:
+        value: (n, s); for a shared system, the rows held by this process.
+        residual: (s,) relative residual of ``value``, evaluated and not taken from the method: in
+            256 random rows for a posterior, otherwise in all; in float64 where float32 might hide
+            it.
+        converged: (s,) whether the tolerance was reached.
+        steps: (s,) steps each column ran.
+        epochs: kernel entries used, checks and preconditioner included, in units of all entries
+            between data and unknowns.
+        note: anything a user should know, such as added jitter, a reduced step size or exhausted
+            precision; usually empty.
+        error: (s,) error of the posterior mean (first column) and of the paths (the others) in
+            posterior standard deviations, estimated from 256 rows, see
+            :mod:`surrogates.solvers.accuracy`; ``None`` if the weights are not a posterior's, or
+            are those of inducing points.
+    """
+
+    value: Tensor
+    residual: Tensor
+    converged: Tensor
+    steps: Tensor
+    epochs: float
+    seconds: float
+    note: str = ""
+    error: Tensor | None = None
+
+    def no_worse_than_zero(self) -> "Solution":
+        """Return this solution with 0 in place of the columns whose relative residual exceeds 1,
+        that of 0, or is NaN.
+        """
+        worse = ~(self.residual <= 1.0)
+        if not bool(worse.any()):
+            return self
+        return replace(
+            self,
+            value=self.value.masked_fill(worse, 0.0),
+            residual=self.residual.masked_fill(worse, 1.0),
+            converged=self.converged & ~worse,
+            note=joined_notes(self.note, ZEROS),
+        )
+
+    def warn_if_unsolved(self, what: str) -> None:
+        """Warn if a column missed the tolerance.
+
+        Args:
+            what: names what is computed from the solution, in the plural.
+
+        Warns:
+            UnsolvedWarning: with the number of these columns, how large their error may be, and a
+                remedy.
+        """
+        missed = int((~self.converged).sum())
+        if not missed:
+            return
+        if TOO_LARGE in self.note:
+            remedy = "Float32 cannot hold weights as large, whatever the budget. Use float64"
+        else:
+            precision = "float64, " if self.value.dtype == torch.float32 else ""
+            remedy = f"Use {precision}a solver with a larger budget such as `Auto(max_epochs=1000)`"
+        warn(
+            f"{what} are those of an unsolved linear system: {missed} of {self.converged.numel()}"
+            " columns missed the solver's tolerance, the worst with a relative residual of"
+            f" {self.residual.max().item():.1e}{self._off_by}. {remedy}, or `Cholesky()` where n²"
+            " numbers fit in memory.",
+            UnsolvedWarning,
+        )
+
+    @property
+    def _off_by(self) -> str:
+        """The sentence on the posterior's error; empty if there is none."""
+        if self.error is None:
+            return ""
+        mean = self.error[0].item()
+        paths = self.error[1:].square().mean().sqrt().item()
+        return (
+            f"; the mean may be off by {mean:.2g} posterior standard deviations, and paths by"
+            f" {paths:.2g}"
+        )
+
+    def __str__(self) -> str:
+        done = int(self.converged.sum())
+        worst = self.residual.max().item() if self.residual.numel() else 0.0
+        text = (
+            f"{done}/{self.converged.numel()} columns converged, worst residual"
+            f" {worst:.1e}{self._off_by},"
+            f" {self.epochs:.1f} epochs, {self.seconds:.1f} s"
+        )
+        return f"{text}; {self.note}" if self.note else text
 
 
 class Solver(ABC):
@@ -166,39 +433,6 @@ class Solver(ABC):
         return self
 
 
-def _into_range(request: Request) -> Tensor | None:
-    """Scale columns whose squares might overflow or underflow by powers of two, which is exact;
-    return the factors (s,), or ``None`` if no column needs one.
-    """
-    low, high = request.rhs.aminmax(dim=0)
-    largest = request.system.rows.max(torch.maximum(high, -low))
-    single = torch.finfo(torch.float32)  # which holds the squares of these, and theirs
-    fits = (largest == 0) | ((largest > single.tiny**0.25) & (largest < single.max**0.25))
-    if bool(fits.all()):
-        return None
-    most = math.frexp(single.max)[1] - 2  # one doubling more is held
-    exponent = torch.frexp(largest).exponent.clamp(-most, most)
-    exponent = exponent.masked_fill(fits, 0)
-    scale = torch.ldexp(torch.ones_like(largest), -exponent)
-    request.rhs = request.rhs * scale
-    if request.targets is not None:
-        request.targets = Targets(*(part * scale for part in request.targets))
-    if request.initial is not None:
-        request.initial = request.initial * scale
-    if request.posterior is not None:
-        request.posterior.scale.copy_(scale)
-    return scale
-
-
-def _reduced_settings(solver: Solver, n: int) -> list[str]:
-    """Return a note for each of the solver's settings that exceed the n rows of a system."""
-    parts = (solver, getattr(solver, "preconditioner", None))
-    settings = [(name, getattr(part, name, None)) for part in parts for name in ROW_COUNTS]
-    return [
-        f"`{name}` {count} is reduced to n = {n}" for name, count in settings if (count or 0) > n
-    ]
-
-
 @dataclass(frozen=True)
 class GoalSolver(Solver):
     """A solver that ends at a goal or with a budget.
@@ -234,387 +468,63 @@ class GoalSolver(Solver):
             )
 
 
-@dataclass(frozen=True)
-class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
-    """The loop that iterative methods share. A method defines which systems it solves, what it
-    prepares, its state, a step, and two readings of the state.
-
-    A sweep runs the method until it reports every column as solved. Solved columns leave the state,
-    and steps do not touch them again. The method's own *estimate* of a residual decides when a
-    column is looked at; the look *evaluates* its error. Columns that miss the tolerance are
-    corrected: the next sweep solves for their residuals, in float64 where float32 made no progress.
-    A correction that makes a column worse is dropped.
-
-    Args:
-        tolerance, error, max_epochs, max_seconds, checkpoint: as in :class:`GoalSolver`.
-        keep_descent: return the method's result at the end of its budget even if its residual is
-            larger than that of 0, and stay in the system's precision: to compare methods within
-            budgets that are too small.
-        refine: continue in float64, within the budget and free memory, where a solve of a float32
-            system makes no progress.
-
-    References:
-        Wilkinson (1963), "Rounding Errors in Algebraic Processes", for iterative refinement.
+def _into_range(request: Request) -> Tensor | None:
+    """Scale columns whose squares might overflow or underflow by powers of two, which is exact;
+    return the factors (s,), or ``None`` if no column needs one.
     """
-
-    keep_descent: bool = field(default=False, kw_only=True)
-    refine: bool = field(default=True, kw_only=True)
-
-    @property
-    def matrices_held(self) -> int:
-        """How many (n, s) matrices a solve holds at once, B among them: those of the method that
-        holds most, if a method does not say.
-        """
-        return 9
-
-    @abstractmethod
-    def accepts(self, system: LinearSystem) -> SystemT:
-        """Return ``system``, typed as the kind of system that the method solves.
-
-        Raises:
-            TypeError: if it is of another kind.
-        """
-
-    @abstractmethod
-    def prepare(self, system: SystemT, generator: torch.Generator) -> PreparedT:
-        """Compute what depends on the system alone (a preconditioner, a step size),
-        once a solve.
-        """
-
-    @abstractmethod
-    def init(self, system: SystemT, start: Start[PreparedT]) -> StateT:
-        """Return the first state, without changing the tensors of ``start``."""
-
-    @abstractmethod
-    def step(
-        self, system: SystemT, rhs: Tensor, state: StateT, generator: torch.Generator
-    ) -> StateT:
-        """Return the next state."""
-
-    @abstractmethod
-    def estimate(self, system: SystemT, state: StateT) -> Tensor:
-        """Return the solution that the state stands for (an average of iterates, for some
-        methods).
-        """
-
-    @abstractmethod
-    def residual_norm(self, system: SystemT, state: StateT) -> Tensor | None:
-        """Return the method's estimate of ‖b − H w‖ for each running column, (s,), at no extra
-        product; infinity if it has none yet.
-
-        ``None`` means that the estimate has not changed in this step. The loop then does not check
-        whether a column has stopped, which would wait for the device.
-        """
-
-    def recursion(self, state: StateT) -> Tensor | None:
-        """Return R = B − H W for the running columns, (n, s), if the method updates it by a
-        recursion, from which rounding makes it drift; ``None`` otherwise.
-        """
+    low, high = request.rhs.aminmax(dim=0)
+    largest = request.system.rows.max(torch.maximum(high, -low))
+    single = torch.finfo(torch.float32)  # which holds the squares of these, and theirs
+    fits = (largest == 0) | ((largest > single.tiny**0.25) & (largest < single.max**0.25))
+    if bool(fits.all()):
         return None
+    most = math.frexp(single.max)[1] - 2  # one doubling more is held
+    exponent = torch.frexp(largest).exponent.clamp(-most, most)
+    exponent = exponent.masked_fill(fits, 0)
+    scale = torch.ldexp(torch.ones_like(largest), -exponent)
+    request.rhs = request.rhs * scale
+    if request.targets is not None:
+        request.targets = Targets(*(part * scale for part in request.targets))
+    if request.initial is not None:
+        request.initial = request.initial * scale
+    if request.posterior is not None:
+        request.posterior.scale.copy_(scale)
+    return scale
 
-    def epochs_per_step(self, system: SystemT, num_columns: int) -> float:
-        """Return the epochs that a step uses in a solve for ``num_columns`` columns."""
-        return 1.0
 
-    def describe(self, state: StateT) -> str:
-        """Return a note for the user on how the columns of ``state`` fared, usually empty."""
-        return ""
+def _reduced_settings(solver: Solver, n: int) -> list[str]:
+    """Return a note for each of the solver's settings that exceed the n rows of a system."""
+    parts = (solver, getattr(solver, "preconditioner", None))
+    settings = [(name, getattr(part, name, None)) for part in parts for name in ROW_COUNTS]
+    return [
+        f"`{name}` {count} is reduced to n = {n}" for name, count in settings if (count or 0) > n
+    ]
 
-    def _solve(self, request: Request) -> Solution:
-        run = Run(self.accepts(request.system), request, self.tolerance, self.error)
-        keeper = None
-        saved: Mapping[str, Any] | None = None
-        if self.checkpoint is not None:
-            keeper = Keeper(self.checkpoint, run.given.rows, self._key(run))
-            saved = keeper.load()
-        if saved is not None and ENDED in saved:
-            run.restore(saved)
-            return self._solution(run)
-        if saved is not None:
-            level = saved["run.level"]
-            run.systems = run.systems if level < len(run.systems) else [run.given, run.finest]
-            run.use(level)
-            run.prepared_from = saved["run.prepared_from"]
-            request.generator.set_state(run.prepared_from)
-        prepared = None
-        while saved is not None or self._goes_on(run):
-            if prepared is None:
-                prepared = self.prepare(run.system, request.generator)
-                run.count()
-            sweep = self._begin(run, prepared, saved)
-            saved = None
-            self._sweep(run, sweep, keeper)
-            left = run.accept(sweep, as_it_is=self.keep_descent)
-            del sweep
-            if bool((left > DIGIT).any()) and self._goes_on(run) and self._gets_finer(run):
-                prepared = None
-            elif run.stalls == STALLS_ALLOWED:
-                break
-        self._end(run, keeper)
-        return self._solution(run)
 
-    def bytes_needed(
-        self,
-        n: int,
-        dim: int,
-        num_columns: int,
-        *,
-        num_processes: int = 1,
-        dtype: torch.dtype = torch.float32,
-    ) -> int:
-        """Return the memory in bytes that a solve takes in each process: B, the points, scaled and
-        not, and what the method holds. Corrections of a result that misses its tolerance hold two
-        matrices more.
+def shuffled_rows(system: LinearSystem) -> Tensor:
+    """Return the indices of all data of ``system`` in an order that is always the same."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randperm(system.num_data, generator=generator, device="cpu").to(system.device)
 
-        Args:
-            n, dim, num_columns: X is (n, dim), B (n, num_columns).
-            num_processes: that share the rows.
-        """
-        rows = math.ceil(n / num_processes)
-        held = rows * (self.matrices_held * num_columns + 2 * dim) * dtype.itemsize
-        return held + self.bytes_of_a_step(n, num_columns, num_processes, dtype)
 
-    def bytes_of_a_step(
-        self, n: int, num_columns: int, num_processes: int, dtype: torch.dtype
-    ) -> int:
-        """Return what of those is not in (n, s) matrices."""
-        return 0
+def random_rows(system: LinearSystem) -> Tensor:
+    """Return the indices of ``NUM_ROWS`` random data, or of all if there are fewer."""
+    return shuffled_rows(system)[:NUM_ROWS]
 
-    def _gets_finer(self, run: Run[SystemT]) -> bool:
-        """Switch to the next finer precision; return whether there is one that fits in memory."""
-        if run.system is run.finest or not self.refine or self.keep_descent:
-            return False
-        if run.level + 1 == len(run.systems):
-            if not run.given.rows.agree(self._fits(run.finest, len(run.norms))):
-                run.note = joined_notes(run.note, "float64 does not fit in free memory")
-                return False
-            run.systems.append(run.finest)
-        run.use(run.level + 1)
-        run.stalls = 0
-        run.prepared_from = run.request.generator.get_state()
-        return True
 
-    def _end(self, run: Run[SystemT], keeper: Keeper | None) -> None:
-        """Complete the note, and tell the checkpoint whether the solve is over."""
-        if run.system is not run.given and run.request.coarse is None:
-            run.note = joined_notes(run.note, "went on in float64")
-        unsolved = run.is_unsolved
-        if run.num_sweeps and bool(unsolved.any()):
-            unsolved_zeros = unsolved & run.given.rows.all(run.value == 0)
-            run.note = joined_notes(run.note, ZEROS if bool(unsolved_zeros.any()) else "")
-        if bool((unsolved & run.is_held).any()):
-            run.note = joined_notes(run.note, TOO_LARGE)
-        if run.stalls == STALLS_ALLOWED or bool((unsolved & run.is_lost).any()):
-            run.note = joined_notes(run.note, STALLED)
-        may_go_on = bool(run.is_unsolved.any()) and self._is_late(run)
-        if keeper is not None and not (keeper.checkpoint.keep_solution and may_go_on):
-            keeper.end(run.steps, run.parts() | {ENDED: True})
+def groups_by(values: Tensor, num_groups: int = NUM_GROUPS) -> Tensor:
+    """Return the indices of equally many rows of similar ``values`` (m,) in each group, (at least
+    num_groups, ·).
+    """
+    size = max(1, len(values) // num_groups)
+    return values.argsort()[: len(values) // size * size].view(-1, size)
 
-    def _solution(self, run: Run[SystemT]) -> Solution:
-        return Solution(
-            run.value.contiguous(),
-            run.residual,
-            ~run.is_unsolved,
-            run.column_steps,
-            run.request.epochs,
-            run.request.seconds,
-            run.note,
-            None if run.judge is None else run.error,
-        )
 
-    def _fits(self, system: LinearSystem, num_columns: int) -> bool:
-        """Return whether what a solve of ``system`` holds fits in free memory."""
-        shape = (system.n, system.points.shape[1], num_columns)
-        needed = self.bytes_needed(*shape, num_processes=system.rows.size, dtype=system.dtype)
-        return needed <= memory.available(system.device)
+def now() -> float:
+    """Return the seconds on the clock of all solves."""
+    return time.perf_counter()
 
-    def _goes_on(self, run: Run[SystemT]) -> bool:
-        """Return whether a column needs a correction that the budget allows."""
-        product = 0.0 if run.gap is not None else run.given.epochs_per_product
-        return bool((run.is_unsolved & ~run.is_held).any()) and not self._is_spent(run, product)
 
-    def _is_spent(self, run: Run[SystemT], further: float = 0.0) -> bool:
-        """Return whether the budget leaves no step after ``further`` more epochs."""
-        step = self.epochs_per_step(run.system, run.rhs.shape[1])
-        if run.judge is None or self.keep_descent:
-            further += run.given.epochs_per_product
-        if run.judge is not None:
-            further += run.judge.epochs_per_look
-        return run.request.epochs + step + further > self.max_epochs or self._is_late(run)
-
-    def _is_late(self, run: Run[SystemT]) -> bool:
-        limit = self.max_seconds
-        return limit is not None and run.given.rows.agree(run.request.seconds > limit)
-
-    def _begin(
-        self, run: Run[SystemT], prepared: PreparedT, saved: Mapping[str, Any] | None
-    ) -> Sweep[StateT]:
-        """Return a sweep over the columns that need a correction, or resume the saved one."""
-        columns = (run.is_unsolved & ~run.is_held).nonzero().squeeze(1)
-        if saved is not None:
-            columns = saved["sweep.columns"].to(columns.device)
-        value = columns_of(run.value, columns)
-        gap = run.residuals(columns, value) if run.gap is None else columns_of(run.gap, columns)
-        base = value if run.num_sweeps else None
-        rhs = columns_of(run.rhs, columns) if base is None else gap
-        initial = value if base is None else torch.zeros_like(gap)
-        targets = run.request.targets
-        dtype = run.system.dtype
-        if targets is not None and self.splits_targets:
-            targets = targets_of(targets, columns)
-            if base is not None:  # subtract what the value explains: K's part and the noise's
-                noise_draw = targets.noise_draw - run.given.noise_column * base
-                targets = Targets(gap - noise_draw, noise_draw)
-            targets = targets.to(dtype)
-        rhs, initial, gap = (part.to(dtype) for part in (rhs, initial, gap))
-        state = self.init(run.system, Start(rhs, initial, gap, prepared, targets))
-        del initial, gap  # for what was saved
-        aim = run.aim[columns]
-        if run.judge is not None:
-            aim = run.tolerance(columns, run.error[columns], run.residual[columns])
-        unknown = torch.full_like(aim, math.inf)
-        sweep = Sweep(
-            columns,
-            rhs,
-            base,
-            state,
-            running=torch.arange(len(columns), device=columns.device),
-            proposal=rhs.new_empty(len(rhs), 0),
-            aim=aim,
-            error=unknown,
-            residual=unknown.clone(),
-            before=unknown.clone(),
-            began=run.request.epochs,
-            next_look=run.request.epochs + FIRST_LOOK,
-        )
-        if saved is not None:  # preparing again is not counted
-            run.restore(saved)
-            restore(sweep, Sweep.SAVED, "sweep.", saved)
-            restore(state, state.names(), "state.", saved)
-            if run.num_sweeps:
-                sweep.base = columns_of(run.value, columns)
-                sweep.rhs = saved["sweep.rhs"].to(sweep.rhs.device)
-        return sweep
-
-    def _key(self, run: Run[SystemT]) -> str:
-        """Return a digest that identifies this solve."""
-        start = [run.rhs, run.value, run.request.generator.get_state()]
-        targets = run.request.targets
-        noise_draw = [] if targets is None else [targets.noise_draw]
-        settings = repr(replace(self, checkpoint=None, max_seconds=None))
-        return digest(settings, [*run.given.fingerprint(), *start, *noise_draw])
-
-    def _sweep(self, run: Run[SystemT], sweep: Sweep[StateT], keeper: Keeper | None) -> None:
-        """Run the method until every column has stopped, or the budget is spent."""
-        request = run.request
-        rhs = columns_of(sweep.rhs, sweep.running)
-        norms = run.norms[sweep.columns[sweep.running]]
-        residual = torch.full_like(norms, math.inf)
-        while sweep.running.numel() and not (sweep.steps and self._is_spent(run)):
-            sweep.state = self.step(run.system, rhs, sweep.state, request.generator)
-            sweep.steps += 1
-            run.count()
-            news = self.residual_norm(run.system, sweep.state)
-            if news is not None:
-                residual = news / norms
-            if request.callback is not None and request.epochs >= sweep.next_report:
-                self._report(run, sweep, residual, request.callback)
-            going = None if news is None else self._going(run, sweep, residual)
-            if going is not None and not bool(going.all()):
-                stopped = (~going).nonzero().squeeze(1)
-                self._propose(run, sweep, stopped)
-                run.note = self.describe(sweep.state) or run.note
-                keep = going.nonzero().squeeze(1)
-                sweep.running = sweep.running[keep]
-                drop_others(sweep.state, keep)
-                rhs = rhs[:, keep]
-                norms = norms[keep]
-                residual = residual[keep]
-            if keeper is not None and (
-                keeper.is_due(run.steps + sweep.steps)
-                or (keeper.checkpoint.keep_solution and self._is_late(run))
-            ):
-                keeper.save(run.steps + sweep.steps, self._parts(run, sweep))
-        if sweep.running.numel():
-            self._propose(run, sweep, torch.arange(len(sweep.running), device=rhs.device))
-            run.note = self.describe(sweep.state) or run.note
-        run.steps += sweep.steps
-        del sweep.state, rhs  # before what is found is evaluated, to hold fewer matrices at once
-
-    def _going(self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor) -> Tensor | None:
-        """Return which of the running columns continue, given the method's estimates of their
-        relative ``residual``; ``None`` if all do.
-
-        A column stops when its estimate reaches its aim. If a posterior's error decides, the error
-        is evaluated at that moment, and a column whose error is still too large continues with a
-        smaller aim. Columns that need a correction stop, too: those whose recursion has drifted by
-        more than the tolerance, and those that rounding keeps from improving.
-        """
-        running = sweep.running
-        going = residual > sweep.aim[running]
-        all_go_on = bool(going.all())
-        is_scheduled = run.system is not run.finest and run.request.epochs >= sweep.next_look
-        if all_go_on and not is_scheduled:
-            return None
-        estimate = self.estimate(run.system, sweep.state)
-        columns = sweep.columns[running]
-        lost = torch.zeros_like(going)
-        if is_scheduled:
-            sweep.next_look = 2.0 * run.request.epochs - sweep.began
-            lost = self._is_stalled(run, sweep, residual, estimate)
-            sweep.before[running] = residual.to(sweep.before)
-        recursion = self.recursion(sweep.state)
-        watched = run.watched if is_scheduled else run.judge
-        if watched is not None and not (all_go_on and recursion is None):
-            looked_at = watched.look(columns, sweep.solutions(running, estimate))
-            error, found = (part.to(sweep.error) for part in looked_at)
-            if recursion is not None:
-                drift = watched.drift(columns, recursion).to(sweep.error)
-                lost |= drift > run.tolerance(columns, error, found)
-            if run.judge is not None and not all_go_on:
-                sweep.error[running] = error
-                sweep.residual[running] = found
-                sweep.aim[running] = (MARGIN * run.allowed / error * residual).to(sweep.aim)
-                going = ~(error <= run.allowed)  # true for NaN
-        sweep.num_lost += int((going & lost).sum())
-        return going & ~lost
-
-    def _is_stalled(
-        self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor, estimate: Tensor
-    ) -> Tensor:
-        """Return which of the running columns have stalled: those whose ``residual`` has not
-        clearly fallen since the last scheduled look, at a level that rounding may explain. If more
-        columns wait for a correction already than are running, the running ones join them.
-        """
-        running = sweep.running
-        rounding = run.rounding(estimate)
-        may_be_rounding = DIGIT * residual * run.norms[sweep.columns[running]] <= rounding
-        stalled = may_be_rounding & (CLEAR_CHANGE * residual > sweep.before[running])
-        return stalled | (sweep.num_lost > len(running))
-
-    def _parts(self, run: Run[SystemT], sweep: Sweep[StateT]) -> Parts:
-        names = Sweep.SAVED if sweep.base is None else [*Sweep.SAVED, "rhs"]
-        state = parts(sweep.state, sweep.state.names(), "state.")
-        return run.parts() | parts(sweep, names, "sweep.") | state
-
-    def _propose(self, run: Run[SystemT], sweep: Sweep[StateT], stopped: Tensor) -> None:
-        """Store the estimates of the running columns ``stopped`` as their results."""
-        ended = sweep.running[stopped]
-        estimate = columns_of(self.estimate(run.system, sweep.state), stopped)
-        if len(ended) == len(sweep.columns):
-            sweep.proposal = estimate
-        else:
-            if not sweep.proposal.numel():
-                sweep.proposal = torch.empty_like(sweep.rhs)
-            sweep.proposal[:, ended] = estimate
-        run.column_steps[sweep.columns[ended]] += sweep.steps
-
-    def _report(
-        self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor, callback: Callback
-    ) -> None:
-        epochs = run.request.epochs
-        sweep.next_report = epochs + 1.0
-        worst = residual.max().item()
-        steps = run.steps + sweep.steps
-        columns = (len(sweep.running), len(run.norms))
-        callback(Progress(steps, epochs, run.request.seconds, worst, *columns, self.max_epochs))
+def joined_notes(note: str, further: str) -> str:
+    """Return both notes, without repeating one that the other contains."""
+    return further if not note else note if further in note else f"{note}; {further}"

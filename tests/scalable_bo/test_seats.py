@@ -33,7 +33,7 @@ from tests.card import CARD
 
 pytestmark = [
     # What a stochastic method leaves of so few values, it says
-    pytest.mark.filterwarnings("ignore::surrogates.solvers.run.UnsolvedWarning"),
+    pytest.mark.filterwarnings("ignore::surrogates.solvers.solver.UnsolvedWarning"),
     pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ax\..*"),  # of Ax to itself
 ]
 

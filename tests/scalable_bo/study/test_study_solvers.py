@@ -12,7 +12,7 @@ from tests.card import CARD
 from tests.quick import QUICK
 
 # What a stochastic method leaves of so few values, it says
-pytestmark = pytest.mark.filterwarnings("ignore::surrogates.solvers.run.UnsolvedWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::surrogates.solvers.solver.UnsolvedWarning")
 
 SPACES = {
     "1": Space(x=Float(0.0, 1.0)),

@@ -394,7 +394,7 @@ def test_bad_fantasies_are_refused_by_name(
 
 
 @pytest.mark.filterwarnings(
-    "ignore::surrogates.solvers.run.UnsolvedWarning",  # float32
+    "ignore::surrogates.solvers.solver.UnsolvedWarning",  # float32
     "ignore:A not p.d.",  # GPyTorch says so whenever it adds jitter
 )
 @pytest.mark.parametrize("scale", [1e-12, 1e6, 1e12])

@@ -443,7 +443,7 @@ def test_the_seconds_of_all_stages_are_kept_to(
     counting = CountingOperator(problems.system(N, 1e-4, dtype=dtype).kernel)
     # An epoch takes a second
     clock = type("Clock", (), {"perf_counter": lambda _: counting.entries / N**2})()
-    monkeypatch.setattr("surrogates.solvers.run.time", clock)
+    monkeypatch.setattr("surrogates.solvers.solver.time", clock)
     solution = Auto(tolerance=1e-3, max_seconds=max_seconds).solve(
         KernelSystem(counting, 1e-4), problems.normal(N, 2, dtype=dtype)
     )
