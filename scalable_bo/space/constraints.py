@@ -1,5 +1,4 @@
-"""What ties named parameters to one another: constraints, and the conditions under which some are
-active at all.
+"""Constraints between named parameters.
 
 Notation: ``X (n, d)`` in the user's units, ``U (n, e)`` on the unit cube.
 """
@@ -191,55 +190,6 @@ class LinearConstraint:
         return low + total + ("" if self.at_most is None else f" ≤ {self.at_most:g}")
 
 
-@dataclass(frozen=True, eq=False)
-class Conditions:
-    """Where parameters are active, by the values of parameters before them.
-
-    Attributes:
-        wanted: by the column of a parameter that is not always active, the columns of those that it
-            depends on with the numbers of the values that it asks of them.
-    """
-
-    wanted: Mapping[int, Mapping[int, Tensor]]
-
-    @classmethod
-    def of(cls, params: Mapping[str, Parameter]) -> Self:
-        """Return those of parameters.
-
-        Raises:
-            ValueError: if a parameter depends on something else than a value of a parameter before
-                it that has finitely many.
-        """
-        names = list(params)
-        wanted = {}
-        for column, (name, param) in enumerate(params.items()):
-            for other in param.active_if or {}:
-                if other not in names[:column] or math.isinf(params[other].num_values):
-                    raise ValueError(
-                        f"`active_if` of `{name}` must name parameters before it that have"
-                        f" choices, integers or steps, got `{other}`."
-                    )
-            if param.active_if is not None:
-                wanted[column] = {
-                    names.index(other): _numbers(name, params[other], values)
-                    for other, values in param.active_if.items()
-                }
-        return cls(wanted)
-
-    def active(self, X: Tensor) -> Tensor:
-        """Return which entries of points X (..., d) are of active parameters, (..., d)."""
-        active = torch.ones_like(X, dtype=torch.bool)
-        for column, others in self.wanted.items():
-            for other, numbers in others.items():
-                active[..., column] &= torch.isin(X[..., other], numbers.to(X))
-                active[..., column] &= active[..., other]
-        return active
-
-    def settled(self, X: Tensor) -> Tensor:
-        """Return points (..., d) with NaN where a parameter is not active."""
-        return torch.where(self.active(X), X, math.nan)
-
-
 def write_constraint(constraint: LinearConstraint | CallableConstraint) -> dict[str, Any]:
     """Return a constraint as a table; of a function, its module and its name."""
     if isinstance(constraint, LinearConstraint):
@@ -296,20 +246,6 @@ def allows(constraint: CallableConstraint, params: dict[str, Any]) -> bool:
         raise TypeError(
             f"A constraint must return True or False, or a number, got {quote(answer)}."
         ) from error
-
-
-def _numbers(name: str, param: Parameter, values: Any) -> Tensor:
-    """Return the numbers of the values of ``param`` on which ``name`` depends."""
-    numbers = torch.tensor(
-        [param.number(value) for value in values], dtype=torch.float64, device="cpu"
-    )
-    valid = param.valid(numbers)
-    if not valid.all():
-        received = values[int((~valid).nonzero()[0])]
-        raise ValueError(
-            f"`active_if` of `{name}` must ask for what is {param.requirement}, got {received!r}."
-        )
-    return param.placed(numbers)
 
 
 def _line(param: Parameter) -> Float:
