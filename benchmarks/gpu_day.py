@@ -65,7 +65,7 @@ class DayStep(Cell[None]):
     def settings(self) -> dict[str, Any]:
         return {"command": list(self.command), "environment": self.environment}
 
-    def run(self, data: None, on_status: Status, state: Path | None) -> Iterator[Record]:
+    def run(self, data: None, on_status: Status, state: Path) -> Iterator[Record]:
         """Yield how the command ended."""
         start = time.monotonic()
         # This ends all that the command has started, also where it is told to end itself

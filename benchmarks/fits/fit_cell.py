@@ -47,7 +47,7 @@ class FitCell(Cell[None]):
     def measure(self, on_status: Status) -> Record:
         """Return what the record holds beside experiment, settings and environment."""
 
-    def run(self, data: None, on_status: Status, state: Path | None) -> Iterator[Record]:
+    def run(self, data: None, on_status: Status, state: Path) -> Iterator[Record]:
         yield self.measure(on_status)
 
     @property

@@ -74,7 +74,7 @@ class OptimiserCell(Cell[Task]):
     def check_files(self) -> None:
         make_task(self.problem, self.seed)
 
-    def run(self, data: Task, on_status: Status, state: Path | None) -> Iterator[Record]:
+    def run(self, data: Task, on_status: Status, state: Path) -> Iterator[Record]:
         sample = data.sample()
         scale = 0.0
         if self.noise:

@@ -206,7 +206,7 @@ class TraceCell(Cell[System]):
         on_status("solving exactly" if self.exact else "loaded")
         return system.solved(self.device) if self.exact else system
 
-    def run(self, data: System, on_status: Status, state: Path | None) -> Iterator[Record]:
+    def run(self, data: System, on_status: Status, state: Path) -> Iterator[Record]:
         """Yield the record after each checkpoint, a run with budget after budget.
 
         It has ``method``, ``num_train``, ``noise``, ``exact_test_rmse``, ``complete`` and

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from itertools import product
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
@@ -57,15 +58,14 @@ class Cell(ABC, Generic[Data]):
         """A file name for the record, without its ending."""
 
     @abstractmethod
-    def run(self, data: Data, on_status: Status, state: Path | None) -> Iterator[Record]:
+    def run(self, data: Data, on_status: Status, state: Path) -> Iterator[Record]:
         """Yield, after each step, what the record holds beside experiment, settings and
         environment.
 
         Args:
             data: what ``load`` returned.
             on_status: called with a few words on what is happening now.
-            state: a file for what the next steps go on from; ``None`` keeps none. A run in one
-                step has no use for it.
+            state: a file for what the next steps go on from. A run in one step has no use for it.
         """
 
     @classmethod
@@ -208,7 +208,7 @@ def run_cells(
         torchrun.copy_of_first(state)
         if loaded is None or loaded[0] != (type(cell), cell.source):
             loaded = ((type(cell), cell.source), cell.load(on_status))
-        for record in records(cell, loaded[1], on_status=on_status, state=state):
+        for record in records(cell, loaded[1], on_status, state):
             write_record(path, record)
             yield Step(cell, record, kept=False)
 
@@ -220,7 +220,7 @@ def run_cell(
     on_step: Callable[[Record], None] | None = None,
     on_status: Status = silent,
 ) -> Record:
-    """Run one cell and return its record, which is written nowhere.
+    """Run one cell and return its record, of which nothing stays on disk.
 
     Args:
         cell: what to run.
@@ -228,17 +228,16 @@ def run_cell(
         on_step: called with the record so far after each step.
         on_status: called with a few words on what is happening now.
     """
-    for record in records(
-        cell, cell.load(on_status) if data is None else data, on_status=on_status
-    ):
-        if on_step is not None:
-            on_step(record)
+    if data is None:
+        data = cell.load(on_status)
+    with TemporaryDirectory() as folder:
+        for record in records(cell, data, on_status, files(cell, Path(folder))[1]):
+            if on_step is not None:
+                on_step(record)
     return record
 
 
-def records(
-    cell: Cell[Data], data: Data, *, on_status: Status = silent, state: Path | None = None
-) -> Iterator[Record]:
+def records(cell: Cell[Data], data: Data, on_status: Status, state: Path) -> Iterator[Record]:
     """Run one cell, and yield its record so far after each step."""
     environment = describe_environment(torch.device(cell.device))
     head = {

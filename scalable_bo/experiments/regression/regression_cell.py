@@ -206,7 +206,7 @@ class RegressionCell(Cell[Loaded]):
         y = data.train_y.to(self.device)
         return data, fit_hyperparameters(X, y, seed=self.seed, on_status=on_status)
 
-    def run(self, data: Loaded, on_status: Status, state: Path | None) -> Iterator[Record]:
+    def run(self, data: Loaded, on_status: Status, state: Path) -> Iterator[Record]:
         """Yield the record.
 
         It has ``method`` (the solver's settings), ``hyperparameters``, ``num_train``,

@@ -48,7 +48,6 @@ from scalable_bo.experiments.thompson.samplers import (
     check_thompson_method,
 )
 from scalable_bo.experiments.thompson.state import (
-    RunState,
     load_state,
     require_settings_of_run,
     save_state,
@@ -119,7 +118,7 @@ class ThompsonCell(Cell[None]):
             "seed": self.seed,
         }
 
-    def run(self, data: None, on_status: Status, state: Path | None) -> Iterator[Record]:
+    def run(self, data: None, on_status: Status, state: Path) -> Iterator[Record]:
         """Yield the record after each round.
 
         It has ``complete``; ``initial``, the best of the initial data; ``rounds``, one dict a
@@ -141,7 +140,7 @@ class ThompsonCell(Cell[None]):
         Raises:
             ValueError: if ``state`` is of a run with other settings.
         """
-        checkpoint = None if state is None else Checkpoint(solves_beside(state), keep_solution=True)
+        checkpoint = Checkpoint(solves_beside(state), keep_solution=True)
         rounds = _Rounds(self, on_status, checkpoint)
         record: Record = {
             "complete": False,
@@ -150,27 +149,23 @@ class ThompsonCell(Cell[None]):
             "rounds": [],
             "random_search": {"rounds": []},
         }
-        saved = None if state is None else load_state(state)
-        if saved is not None:
-            require_settings_of_run(self.name, saved.record, self.settings())
-            resumed = {
-                "after_round": len(saved.record["rounds"]),
-                "environment": record["environment"],
-            }
-            record = saved.record | {"resumed": [*saved.record.get("resumed", []), resumed]}
-            rounds.restore(saved.tensors)
+        if (saved := load_state(state)) is not None:
+            found, tensors = saved
+            require_settings_of_run(self.name, found, self.settings())
+            resumed = {"after_round": len(found["rounds"]), "environment": record["environment"]}
+            record = found | {"resumed": [*found.get("resumed", []), resumed]}
+            rounds.restore(tensors)
         for number in range(len(record["rounds"]) + 1, self.preset.num_rounds + 1):
             own, random_search = rounds.next(number)
             record["rounds"].append(own)
             record["random_search"]["rounds"].append(random_search)
             record["complete"] = number == self.preset.num_rounds
-            if state is not None and not record["complete"]:
+            if not record["complete"]:
                 about = {"settings": self.settings()}
-                save_state(state, RunState(about | record, rounds.carried()))
+                save_state(state, about | record, rounds.carried())
                 remove_solves(state)
             yield record
-        if state is not None:
-            remove_state(state)
+        remove_state(state)
 
     def describe(self, record: Record) -> str:
         settings = record["settings"]
@@ -202,7 +197,7 @@ def check_settings(cells: Sequence[ThompsonCell], folder: Path) -> None:
     for cell in cells:
         path, state = files(cell, folder)
         saved = load_state(state)
-        for found in (existing_record(path), None if saved is None else saved.record):
+        for found in (existing_record(path), None if saved is None else saved[0]):
             if found is not None:
                 require_settings_of_run(cell.name, found, cell.settings())
 
@@ -210,9 +205,7 @@ def check_settings(cells: Sequence[ThompsonCell], folder: Path) -> None:
 class _Rounds:
     """The rounds of a run: its target, its data and those of random search, and its streams."""
 
-    def __init__(
-        self, cell: ThompsonCell, on_status: Status, checkpoint: Checkpoint | None
-    ) -> None:
+    def __init__(self, cell: ThompsonCell, on_status: Status, checkpoint: Checkpoint) -> None:
         preset = cell.preset
         self.preset = preset
         self.device = torch.device(cell.device)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,30 +24,20 @@ from surrogates.callers import warn
 FORMAT = 1
 
 
-@dataclass(frozen=True, eq=False)
-class RunState:
-    """A run after a round: its record, and tensors by name."""
-
-    record: Record
-    tensors: dict[str, Tensor]
-
-
-def save_state(path: Path, state: RunState) -> None:
-    """Replace ``path`` by this state: after a crash at any moment there is the former one or this,
-    whole.
+def save_state(path: Path, record: Record, tensors: Mapping[str, Tensor]) -> None:
+    """Replace ``path`` by the state of a run after a round, its record and tensors by name: after a
+    crash at any moment there is the former one or this, whole.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(state.record)
-    tensors = {
-        name: tensor.detach().cpu().clone().contiguous() for name, tensor in state.tensors.items()
-    }
+    text = json.dumps(record)
+    tensors = {n: tensor.detach().cpu().clone().contiguous() for n, tensor in tensors.items()}
     about = {"format": str(FORMAT), "record": text, "digest": _digest(text, tensors)}
     write_atomically(path, save(tensors, metadata=about))
 
 
-def load_state(path: Path) -> RunState | None:
-    """Return the state at ``path``; ``None`` if there is none, or, with a warning,
-    if it is damaged.
+def load_state(path: Path) -> tuple[Record, dict[str, Tensor]] | None:
+    """Return the record and the tensors at ``path``; ``None`` if there are none, or, with a
+    warning, if they are damaged.
     """
     if not path.exists():
         return None
@@ -59,7 +49,7 @@ def load_state(path: Path) -> RunState | None:
             raise ValueError(f"format {about['format']}, not {FORMAT}")
         if about["digest"] != _digest(about["record"], tensors):
             raise ValueError("its digest is another")
-        return RunState(json.loads(about["record"]), tensors)
+        return json.loads(about["record"]), tensors
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         warn(
             f"The state {path} is damaged and was passed over ({error}). The run starts again.",

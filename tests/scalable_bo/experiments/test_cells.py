@@ -38,7 +38,7 @@ class Counting(Cell[int]):
         on_status(f"loading {self.source}")
         return 100 * self.source
 
-    def run(self, data: int, on_status: Status, state: Path | None) -> Iterator[Record]:
+    def run(self, data: int, on_status: Status, state: Path) -> Iterator[Record]:
         counts: list[int] = []
         for step in range(3):
             if step == self.fail_after:
