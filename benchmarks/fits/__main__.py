@@ -9,7 +9,7 @@ from scalable_bo.cli.console import Commands, optional, read_integers, read_name
 from scalable_bo.cli.main import main
 from scalable_bo.cli.running import Benchmark, BenchmarkPlan
 
-fits = Commands(add_completion=False, pretty_exceptions_enable=False)
+fits = Commands()
 
 
 @fits.command()

@@ -22,7 +22,7 @@ from scalable_bo.cli.running import Benchmark, BenchmarkPlan
 if TYPE_CHECKING:
     from scalable_bo.experiments.records import Record
 
-league = Commands(add_completion=False, pretty_exceptions_enable=False)
+league = Commands()
 
 
 @league.command()

@@ -12,7 +12,7 @@ from scalable_bo.cli.console import Commands, read_names
 from scalable_bo.cli.main import main
 from scalable_bo.cli.running import Benchmark, BenchmarkPlan, arguments_for
 
-traces = Commands(add_completion=False, pretty_exceptions_enable=False)
+traces = Commands()
 
 
 @traces.command()

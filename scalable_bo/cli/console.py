@@ -61,10 +61,14 @@ class _Group(_FlagsWithoutType, TyperGroup):
 
 
 class Commands(typer.Typer):
-    """Commands, or a group of them, whose help shows no type of a flag."""
+    """Commands, or a group of them, whose help shows no type of a flag, and whose errors are
+    Python's.
+    """
 
     def __init__(self, **settings: Any):
-        super().__init__(cls=_Group, **settings)
+        super().__init__(
+            cls=_Group, add_completion=False, pretty_exceptions_enable=False, **settings
+        )
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         def add(function: Any) -> Any:

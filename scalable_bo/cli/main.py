@@ -20,8 +20,6 @@ app = Commands(
     name="scalable-bo",
     help="Bayesian optimisation with Gaussian processes on large data and in large batches.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
 )
 app.add_typer(bench, name="bench")
 for command in COMMANDS:

@@ -69,12 +69,13 @@ class RoundProgress:
 
     def finish_round(self, line: str) -> None:
         """Count one round and print its line."""
-        self._print(line)
+        self.note(line)
         self._bar.update(self._task, advance=1, description="")
 
     def note(self, line: str) -> None:
         """Print a line between the rounds."""
-        self._print(line)
+        if self._enabled:
+            self._console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
         self._log.attach()
@@ -85,10 +86,6 @@ class RoundProgress:
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
         self._log.detach()
-
-    def _print(self, line: str) -> None:
-        if self._enabled:
-            self._console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def fit(
@@ -170,7 +167,7 @@ class _LinesOf(logging.Handler):
         self._level_before = self._logger.level
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._progress._print(record.getMessage())
+        self._progress.note(record.getMessage())
 
     def attach(self) -> None:
         self._level_before = self._logger.level

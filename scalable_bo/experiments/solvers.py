@@ -108,8 +108,8 @@ def name_of(solver: str | Solver) -> str:
 def solver_for(
     name: str | Solver,
     n: int,
-    cg: CGBudget | None = None,
-    sdd: SDDBudget | None = None,
+    cg: CGBudget = CGBudget(),
+    sdd: SDDBudget = SDDBudget(),
     checkpoint: Checkpoint | None = None,
 ) -> Solver:
     """Return the named solver for a system of ``n`` points, with the budgets given.
@@ -117,8 +117,8 @@ def solver_for(
     Args:
         name: of the registry; or a solver from outside, which spends its own budget.
         n: number of data; budgets in steps, and batches as fractions of the data, depend on it.
-        cg: budget of conjugate gradients; ``None`` for the defaults.
-        sdd: budget of stochastic dual descent; likewise.
+        cg: budget of conjugate gradients.
+        sdd: budget of stochastic dual descent.
         checkpoint: where a solve is saved as it goes on; ``None`` for nowhere.
     Raises:
         ValueError: if the name is unknown.
@@ -128,8 +128,6 @@ def solver_for(
         return replace(given, checkpoint=checkpoint) if resumes else given  # type: ignore[type-var]
     assert isinstance(name, str)  # of the registry
     solver = make_solver(name)
-    cg = cg or CGBudget()
-    sdd = sdd or SDDBudget()
     settings: dict[str, Any]
     if isinstance(solver, CG):
         settings = _cg(n, cg)

@@ -187,7 +187,7 @@ def _axes(panel: Panel) -> str:
     """Return the grid, the ticks and the titles of both axes."""
     parts = []
     for value, label in ticks(panel.y, ROOM_UP, upright=True):
-        up = f"{100 * (1 - float(panel.y.place(value))):.2f}%"
+        up = _share(1 - panel.y.place(value))
         parts.append(f'<line class="grid" x1="0" x2="100%" y1="{up}" y2="{up}"></line>')
         parts.append(_text(shorten(label, LONGEST_TICK), "-8", up, "tick end", dy=4, title=label))
     for value, label in ticks(panel.x, ROOM_ACROSS) if panel.x.kind != "category" else ():
@@ -211,7 +211,7 @@ def _upright(axis: Axis, across: float, turned: bool) -> str:
         f'<svg x="{x}"><text {style} y="-14">{name}<title>{escape(axis.title)}</title></text></svg>'
     ]
     for value, label in ticks(axis, ROOM_UP, upright=True):
-        up = f"{100 * (1 - float(axis.place(value))):.2f}%"
+        up = _share(1 - axis.place(value))
         parts.append(
             _text(shorten(label, LONGEST_TICK), x, up, "tick halo", dx=5, dy=4, title=label)
         )

@@ -118,7 +118,7 @@ def solver_within(
         assert sgd.batch_size is not None  # as published
         return replace(sgd, max_epochs=budget.sgd_steps * min(sgd.batch_size, n) / n + 1.0)
     blocks = SDDBudget(num_epochs=budget.max_epochs, num_blocks=min(n, num_blocks or 100))
-    solver = solver_for(name, n, sdd=blocks if name in _IN_BLOCKS else None)
+    solver = solver_for(name, n, sdd=blocks if name in _IN_BLOCKS else SDDBudget())
     if isinstance(solver, IterativeSolver | Auto):
         solver = replace(solver, tolerance=budget.tolerance, max_epochs=budget.max_epochs)
     return solver

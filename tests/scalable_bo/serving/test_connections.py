@@ -16,7 +16,7 @@ from scalable_bo.study.study import Study
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(connections, "SECONDS_TO_REQUEST", 0.5)
+    monkeypatch.setattr(connections.Connection, "patience", 0.5)
     monkeypatch.setattr(connections, "most_connections", lambda: 8)
     with Study(Space(x=Float(0.0, 1.0)), maximize=True) as study, Server(study) as started:
         yield started
