@@ -142,7 +142,7 @@ class AllData(SolvedRule):
         return KernelSystem(K, data.noise)
 
     def judge(self, system: KernelSystem, targets: Targets) -> Judge:
-        return error_of_all_data(system, targets)
+        return PosteriorError.for_targets(system, targets)
 
     def default_solver(self, num_centres: int) -> Solver:
         return default_solver(num_centres)
@@ -193,16 +193,11 @@ class AllData(SolvedRule):
         )
 
 
-def error_of_all_data(system: LinearSystem, targets: Targets) -> PosteriorError:
-    """Return the estimator of a posterior's error for weights at all data."""
-    return PosteriorError.for_targets(require_blocks(system), targets)
-
-
 def solve_arguments(
     system: LinearSystem,
     targets: Targets,
     solver: Solver,
-    judge: Callable[[Any, Targets], Judge | None] = error_of_all_data,
+    judge: Callable[[Any, Targets], Judge | None] = PosteriorError.for_targets,
 ) -> dict[str, Any]:
     """Return the arguments ``rhs`` and ``posterior`` of ``solver.solve`` for the ``targets`` of a
     posterior.

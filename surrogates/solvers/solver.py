@@ -198,7 +198,6 @@ class Request:
         posterior: estimates posterior errors; ``None`` if the weights are not a posterior's.
         coarse: the system in float32, in which a float64 solve may begin; ``None`` to begin in
             float64.
-        an_epoch: kernel entries per epoch.
     """
 
     system: LinearSystem
@@ -211,15 +210,11 @@ class Request:
     entries_before: int
     posterior: Judge | None = None
     coarse: BlockSystem | None = None
-    an_epoch: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.an_epoch = self.system.entries_per_epoch
 
     @property
     def epochs(self) -> float:
         """Epochs used since the solve began."""
-        return (self.system.entries - self.entries_before) / self.an_epoch
+        return (self.system.entries - self.entries_before) / self.system.entries_per_epoch
 
     @property
     def seconds(self) -> float:

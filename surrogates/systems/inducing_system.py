@@ -80,7 +80,7 @@ class InducingSystem(WithKernel, LinearSystem):
         """
         system = copy(self)
         system.kernel = self.kernel.to(dtype)
-        system._set_noise(self.noise.to(dtype))
+        system._begin(self.rows, self.num_data, self.noise.to(dtype))
         return system
 
     def precise(self) -> Self:

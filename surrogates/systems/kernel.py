@@ -133,9 +133,8 @@ class KernelSystem(WithKernel, BlockSystem):
         self.entries += len(index) ** 2
         part = copy(self)  # not a new one, which would wait for the device to check the noise again
         part.kernel = self.kernel.part(index)
-        part._set_noise(self.noise[index] if self.noise.ndim else self.noise)
-        part.rows = Rows(len(index))
-        part.n = part.num_data = len(index)
+        noise = self.noise[index] if self.noise.ndim else self.noise
+        part._begin(Rows(len(index)), len(index), noise)
         return part
 
     def to_dense(self) -> Tensor:

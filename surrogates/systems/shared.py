@@ -212,7 +212,7 @@ class DistributedKernelSystem(KernelSystem):
         """
         system = copy(self)
         system.gpytorch_kernel = deepcopy(self.gpytorch_kernel).to(dtype)
-        system._set_noise(self.noise.to(dtype))
+        system._begin(self.rows, self.num_data, self.noise.to(dtype))
         for name in ("_diagonal", "_largest_entry", "_smallest_noise", "_mean_noise"):
             setattr(system, name, getattr(self, name).to(dtype))
         system._gathered = None

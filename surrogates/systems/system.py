@@ -169,6 +169,8 @@ class LinearSystem(ABC):
     Attributes:
         n: the number of unknowns.
         entries: kernel entries used so far in products and evaluations.
+        entries_per_epoch: those between all data and all unknowns: what one pass over the data
+            uses.
         dtype, device: of the arithmetic.
         noise_column: σ², to be multiplied by (num_data, s) matrices.
 
@@ -176,16 +178,8 @@ class LinearSystem(ABC):
         ValueError: if the noise is not positive and finite, or of the wrong shape.
     """
 
-    noise: Tensor
-    noise_column: Tensor
-    dtype: torch.dtype
-    device: torch.device
-
     def __init__(self, rows: Rows, num_data: int, noise: Tensor | float, like: Tensor):
-        self.rows = rows
-        self.n = rows.n
-        self.num_data = num_data
-        self._set_noise(torch.as_tensor(noise, dtype=like.dtype, device=like.device))
+        self._begin(rows, num_data, torch.as_tensor(noise, dtype=like.dtype, device=like.device))
         # A shared system holds the noise of its own data alone
         own_data = rows.num_held if rows.is_shared else num_data
         if self.noise.shape not in ((), (own_data,)):
@@ -201,20 +195,19 @@ class LinearSystem(ABC):
                 " as 1e-6 for exact data."
             )
 
-    def _set_noise(self, noise: Tensor) -> None:
-        """Take the noise of a new system or of a copy, in the dtype of the arithmetic, and count
-        from 0.
+    def _begin(self, rows: Rows, num_data: int, noise: Tensor) -> None:
+        """Take what a new system or a copy is of, the noise in the dtype of the arithmetic, and
+        count from 0.
         """
+        self.rows = rows
+        self.n = rows.n
+        self.num_data = num_data
+        self.entries_per_epoch = num_data * rows.n
         self.noise = noise
         self.noise_column = noise.unsqueeze(1) if noise.ndim else noise
         self.dtype = noise.dtype
         self.device = noise.device
         self.entries = 0
-
-    @property
-    def entries_per_epoch(self) -> int:
-        """Kernel entries between all data and all unknowns: what one pass over the data uses."""
-        return self.num_data * self.rows.n
 
     @property
     @abstractmethod
