@@ -28,11 +28,8 @@ MANY = 2**18  # numbers, which a CPU draws in about two milliseconds
 # In float32: d², values, slopes, weights and the temporaries between them; or half as many in
 # float64
 TILES_HELD = 16
-SECONDS_BETWEEN_LOOKS = 1.0  # at a device's free memory: asking takes longer than a small product
-SQUARES_HELD = 6  # matrices of one size that dense linear algebra holds at once, at most
 
 SWITCH = "SCALABLE_BO_PROCESS_SETTINGS"
-PART_BYTES = 2**25  # of a temporary that is computed at a time
 
 Result = TypeVar("Result")
 Place = torch.device | str | torch.dtype  # as what holds tensors is moved to
@@ -68,18 +65,18 @@ def chunks(X: torch.Tensor, num_entries: int) -> list[slice]:
     return [slice(start, min(start + size, len(X))) for start in range(0, max(1, len(X)), size)]
 
 
-def part_size(num_entries: int, dtype: torch.dtype = torch.float64) -> int:
-    """Return how many rows are computed at a time where each takes ``num_entries`` numbers, one at
-    least.
+def part_size(num_entries: int, dtype: torch.dtype = torch.float64, num_bytes: int = 2**25) -> int:
+    """Return how many rows are computed at a time where each takes ``num_entries`` numbers and all
+    may take ``num_bytes``, one at least.
     """
-    return max(1, PART_BYTES // (max(1, num_entries) * dtype.itemsize))
+    return max(1, num_bytes // (max(1, num_entries) * dtype.itemsize))
 
 
-def squares_bytes(num_entries: int, dtype: torch.dtype = torch.float64) -> int:
+def squares_bytes(num_entries: int, dtype: torch.dtype = torch.float64, num_held: int = 6) -> int:
     """Return the bytes that dense linear algebra takes with a matrix, or a batch of them, of
-    ``num_entries`` numbers.
+    ``num_entries`` numbers: it holds ``num_held`` of the same size at once, at most.
     """
-    return SQUARES_HELD * num_entries * dtype.itemsize
+    return num_held * num_entries * dtype.itemsize
 
 
 def available(device: torch.device) -> int:
@@ -102,13 +99,14 @@ def require(num_bytes: int, device: torch.device, what: str, remedy: str) -> Non
         )
 
 
-def side_that_fits(device: torch.device, largest: int) -> int:
+def side_that_fits(device: torch.device, largest: int, seconds: float = 1.0) -> int:
     """Return the side of a square tile: ``largest``, halved until ``TILES_HELD`` tiles fit in half
-    of the memory free on ``device``.
+    of the memory free on ``device``, as it was so many seconds ago at most: asking takes longer
+    than a small product.
     """
     now = time.monotonic()
-    last, free = _looks.get(device, (-SECONDS_BETWEEN_LOOKS, 0))
-    if now - last >= SECONDS_BETWEEN_LOOKS:
+    last, free = _looks.get(device, (-seconds, 0))
+    if now - last >= seconds:
         free = available(device)
         _looks[device] = now, free
     side = largest

@@ -21,13 +21,6 @@ from surrogates.rules.hyperparameters import training_data
 from surrogates.rules.limits import INFERRED_NOISE, lengthscale_limits, resolution
 
 NEEDED = 2.0  # standard errors by which one model must predict better than another to replace it
-NUM_POINTS = 2000
-NUM_NEIGHBOURS = 100
-# Points whose errors are compared with those of others: of more, the half with the nearest ones,
-# which say most of short distances
-FEWEST_COMPARED = 400
-FARTHER = 30  # the rank of the neighbour whose error the nearest one's is compared with
-FAINTEST = 1e-4  # the share of the variance that is left to an output scale without signal
 
 
 class Difference(NamedTuple):
@@ -75,15 +68,26 @@ def num_learned(module: torch.nn.Module) -> int:
 class Evidence:
     """The same random data, to compare hyperparameters of one model by.
 
+    Args:
+        num_points: q, at most n of which are used.
+        num_neighbours: k, likewise.
+
     Attributes:
         white: (q,) log densities of the points if all of the data were noise about their mean.
     """
 
-    def __init__(self, model: SingleTaskGP, generator: torch.Generator):
+    def __init__(
+        self,
+        model: SingleTaskGP,
+        generator: torch.Generator,
+        num_points: int = 2000,
+        num_neighbours: int = 100,
+    ):
+        self._num_neighbours = num_neighbours
         y = training_data(model)[1]
         self._y = y.double()
         order = torch.randperm(len(y), generator=generator, device=generator.device)
-        self._points = order[:NUM_POINTS].to(y.device)
+        self._points = order[:num_points].to(y.device)
         self._mean = self._y.mean()
         self._variance = _variance(self._y)
         self.white = log_normal(self._y[self._points], self._mean, self._variance)
@@ -99,15 +103,17 @@ class Evidence:
         return log_normal(self._y[self._points], mean, variance)
 
     @torch.no_grad()
-    def nearer_in_error(self, model: SingleTaskGP) -> tuple[Tensor, float]:
+    def nearer_in_error(
+        self, model: SingleTaskGP, fewest: int = 400, farther: int = 30
+    ) -> tuple[Tensor, float]:
         """Return for points (p,) whether the error of the nearest other point is nearer to their
-        own than that of the 30th, and the distance to the nearest other one that a quarter of all
-        points have, in ranges of the inputs.
+        own than that of the ``farther``-th, and the distance to the nearest other one that a
+        quarter of all points have, in ranges of the inputs.
 
-        The points are the half of all whose nearest other points are nearest, but 400 at least, and
-        all if there are fewer; without those that are there twice. If errors are noise, half are
-        nearer, whatever the law of the noise, and if smooth trends are left in them, too; more if a
-        function varies over distances that are short for the model.
+        The points are the half of all whose nearest other points are nearest, which say most of
+        short distances, but ``fewest`` at least; without those that are there twice. If errors are
+        noise, half are nearer, whatever the law of the noise, and if smooth trends are left in
+        them, too; more if a function varies over distances that are short for the model.
 
         Raises:
             FloatingPointError: if a kernel matrix is not positive definite.
@@ -117,10 +123,10 @@ class Evidence:
         Z = (X / torch.where(width > 0, width, 1.0)).cpu().numpy()
         own = self._points.cpu().numpy()
         looseness = 0.0 if Z.shape[1] <= EXACT_UP_TO_DIM else APPROXIMATION
-        distance, found = cKDTree(Z).query(Z[own], k=min(FARTHER + 1, len(Z)), eps=looseness)
+        distance, found = cKDTree(Z).query(Z[own], k=min(farther + 1, len(Z)), eps=looseness)
         order = np.argsort(distance[:, 1], kind="stable")
         order = order[distance[order, 1] > resolution()]
-        order = order[: max(FEWEST_COMPARED, len(order) // 2)]
+        order = order[: max(fewest, len(order) // 2)]
         if not len(order):
             return torch.empty(0, dtype=torch.bool, device="cpu"), 0.0
         sides = [
@@ -137,7 +143,7 @@ class Evidence:
         """
         gp = BatchedGP(model)
         neighbours = Neighbours(gp.X, gp.covar_module)
-        k = min(NUM_NEIGHBOURS + 1, len(gp.X))
+        k = min(self._num_neighbours + 1, len(gp.X))
         means = []
         variances = []
         for part in points.split(memory.part_size(k**2)):
@@ -158,10 +164,11 @@ class Evidence:
         return gain_over_noise(BatchedGP(model), self._points.unsqueeze(0))
 
     @torch.no_grad()
-    def silence(self, model: SingleTaskGP) -> bool:
+    def silence(self, model: SingleTaskGP, faintest: float = 1e-4) -> bool:
         """Make all of the data noise about their mean; return whether the model can say so.
 
-        Lengthscales become the longest of their range, output scales all but 0.
+        Lengthscales become the longest of their range, output scales the ``faintest`` share of the
+        variance.
         """
         likelihood = model.likelihood
         kernel = model.covar_module
@@ -180,7 +187,7 @@ class Evidence:
         for part in kernel.modules():
             if isinstance(part, ScaleKernel) and part.raw_outputscale.requires_grad:
                 part.outputscale = torch.full_like(
-                    part.outputscale, FAINTEST * self._variance.item()
+                    part.outputscale, faintest * self._variance.item()
                 )
         likelihood.noise = self._variance.to(likelihood.noise)
         constant = getattr(model.mean_module, "raw_constant", None)

@@ -32,8 +32,6 @@ from surrogates.solvers.solver import Solution, Solver
 from surrogates.systems.kernel import KernelSystem
 
 PROBES = ("rademacher", "pathwise")
-PATIENCE = 5  # steps without a gain that end a fit
-LARGEST_RESIDUAL = 0.03  # of a system that is learned from, unless the solver is asked for less
 MOST_SOLVES = 3  # of one system, each of which goes on from the last
 
 
@@ -212,10 +210,12 @@ def _solve(
     return solution
 
 
-def _is_solved(solution: Solution, solver: Solver) -> bool:
-    """Return whether a gradient of these solutions may be learned from."""
+def _is_solved(solution: Solution, solver: Solver, largest: float = 0.03) -> bool:
+    """Return whether a gradient of these solutions may be learned from: whether no relative
+    residual exceeds the ``largest``, or what the solver is asked for if that is more.
+    """
     asked = getattr(solver, "tolerance", None)
-    enough = LARGEST_RESIDUAL if asked is None else max(LARGEST_RESIDUAL, asked)
+    enough = largest if asked is None else max(largest, asked)
     return solution.residual.max().item() <= enough  # false for NaN
 
 
@@ -298,13 +298,13 @@ class _Rise:
     def is_finite(self) -> bool:
         return self._last is None or bool(torch.isfinite(self._last).all())
 
-    def has_ended(self, tolerance: float) -> bool:
-        """Return whether ``PATIENCE`` calls have passed since the rise was last ``tolerance`` above
-        what it was then.
+    def has_ended(self, tolerance: float, patience: int = 5) -> bool:
+        """Return whether more than ``patience`` calls have passed since the rise was last
+        ``tolerance`` above what it was then.
         """
         if self.value > self.best + tolerance:
             self.best = self.value
             self._since_best = 0
         else:
             self._since_best += 1
-        return self._since_best > PATIENCE
+        return self._since_best > patience

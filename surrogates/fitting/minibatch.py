@@ -29,9 +29,6 @@ from surrogates.rules.hyperparameters import (
 LEARNING_RATES = {"adam": 0.01, "sgd": 9.0}
 # After which the likelihood is looked at, and the lengthscales that neighbours were found for
 STEPS_A_LOOK = 200
-LOOKS_WITHOUT_PROGRESS = 3
-AVERAGING = 8.0  # an average of k iterates weighs the j-th by about (j / k)^7
-LONGEST_STEP = 1.0  # of "sgd": a factor e
 
 
 @restored_on_failure
@@ -155,10 +152,15 @@ def _descent_direction(gp: BatchedGP, index: Tensor, step: int) -> float:
 
 
 class _Adam:
-    """Adam, and an average over about the last tenth of its iterates."""
+    """Adam, and an average over about the last tenth of its iterates.
 
-    def __init__(self, values: list[Tensor], learning_rate: float):
+    Args:
+        averaging: an average of k iterates weighs the j-th by about (j / k)^(averaging − 1).
+    """
+
+    def __init__(self, values: list[Tensor], learning_rate: float, averaging: float = 8.0):
         self._values = values
+        self._averaging = averaging
         self._average = [value.clone() for value in values]
         self._optimizer = torch.optim.Adam(values, lr=learning_rate)
         self._done = 0
@@ -167,7 +169,7 @@ class _Adam:
         self._optimizer.step()
         self._done += 1
         for average, value in zip(self._average, self._values, strict=True):
-            average.lerp_(value, AVERAGING / (self._done + AVERAGING - 1))
+            average.lerp_(value, self._averaging / (self._done + self._averaging - 1))
 
     def finish(self) -> None:
         """Put the average in the place of the last iterate."""
@@ -176,7 +178,7 @@ class _Adam:
 
 
 class _SGD:
-    """Steps α₁ / k, clipped, along gradients divided by s_l(m)."""
+    """Steps α₁ / k along gradients divided by s_l(m), of at most a factor e."""
 
     def __init__(self, values: list[Tensor], learning_rate: float, m: int, scales: list[float]):
         self._values = values
@@ -187,17 +189,20 @@ class _SGD:
         self._done += 1
         for value, rate in zip(self._values, self._rates, strict=True):
             if value.grad is not None:
-                value -= (rate / self._done * value.grad).clamp(-LONGEST_STEP, LONGEST_STEP)
+                value -= (rate / self._done * value.grad).clamp(-1.0, 1.0)
 
     def finish(self) -> None:
         """Do nothing: the last iterate is the result."""
 
 
 class _Progress:
-    """Whether the likelihood still rises."""
+    """Whether the likelihood still rises: whether less than ``patience`` looks in a row have seen
+    it gain less than the tolerance.
+    """
 
-    def __init__(self, tolerance: float):
+    def __init__(self, tolerance: float, patience: int = 3):
         self._tolerance = tolerance
+        self._patience = patience
         self._values: list[float] = []
         self._best = math.inf
         self._looks_without = 0
@@ -210,7 +215,7 @@ class _Progress:
         self._values.clear()
         self._looks_without = 0 if mean < self._best - self._tolerance else self._looks_without + 1
         self._best = min(self._best, mean)
-        return self._tolerance > 0 and self._looks_without == LOOKS_WITHOUT_PROGRESS
+        return self._tolerance > 0 and self._looks_without == self._patience
 
 
 def _scales(gp: BatchedGP, m: int) -> list[float]:

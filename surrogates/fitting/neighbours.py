@@ -12,13 +12,10 @@ from torch import Tensor
 
 from surrogates.rules.limits import parts_with_lengthscales
 
-EXACT_UP_TO_POINTS = 5000
 EXACT_UP_TO_DIM = 3
 # A neighbour may be this share farther than the true one; measured: 0.5 % farther on average, in a
 # third of the time
 APPROXIMATION = 0.5
-# ‖c − c'‖ beyond which a tree is built anew; common factors of all lengthscales change no neighbour
-MOVED = 0.25
 
 
 class Neighbours:
@@ -29,16 +26,15 @@ class Neighbours:
         X: (n, d), finite.
         kernel: whose lengthscales measure distances; inputs that none of its parts looks at weigh
             nothing.
+        exact_up_to: points.
     """
 
-    def __init__(self, X: Tensor, kernel: Kernel):
+    def __init__(self, X: Tensor, kernel: Kernel, exact_up_to: int = 5000):
         self._X = X.detach().double().cpu().numpy()
         self._spread = self._X.std(0)
         self._device = X.device
         n, dim = self._X.shape
-        self._approximation = (
-            0.0 if n <= EXACT_UP_TO_POINTS or dim <= EXACT_UP_TO_DIM else APPROXIMATION
-        )
+        self._approximation = 0.0 if n <= exact_up_to or dim <= EXACT_UP_TO_DIM else APPROXIMATION
         self._build(kernel)
 
     def of(self, points: Tensor, k: int) -> Tensor:
@@ -54,15 +50,15 @@ class Neighbours:
         )
         return torch.from_numpy(np.asarray(found, dtype=np.int64)).to(self._device)
 
-    def follow(self, kernel: Kernel) -> bool:
-        """Search anew, from now on, if the lengthscales of ``kernel`` have moved;
-        return whether they have.
+    def follow(self, kernel: Kernel, tolerated: float = 0.25) -> bool:
+        """Search anew, from now on, if the lengthscales of ``kernel`` have moved c by more than is
+        ``tolerated``; return whether they have. Their common factors change no neighbour.
         """
         moved = bool(
             np.linalg.norm(
                 self._weights(inverse_lengthscales(kernel, self._X.shape[1])) - self._built_for
             )
-            > MOVED
+            > tolerated
         )
         if moved:
             self._build(kernel)

@@ -28,9 +28,6 @@ from surrogates.rules.hyperparameters import (
     training_data,
 )
 
-FEWEST_OTHERS = 200  # data outside of the sample that can judge between starts
-NEEDED_NATS = 2.0  # by which the second start must be better, judged by other data
-
 
 @restored_on_failure
 def fit_sample(
@@ -125,10 +122,17 @@ def _fit_by_botorch(model: ModelT, rows: Tensor, callback: StepCallback | None) 
 
 
 class _Starts:
-    """The optima that a search reaches from two starts, and which of them predicts better."""
+    """The optima that a search reaches from two starts, and which of them predicts better.
 
-    def __init__(self, search: Search):
+    Args:
+        fewest_others: data outside of the sample that can judge.
+        needed: nats by which the second start must be better, judged by them.
+    """
+
+    def __init__(self, search: Search, fewest_others: int = 200, needed: float = 2.0):
         self._search = search
+        self._fewest_others = fewest_others
+        self._needed = needed
 
     def best_of(self, given: BatchedGP, index: Tensor, others: Tensor) -> BatchedGP:
         """Return the model of the data ``index`` (1, m) that best predicts ``others`` (r,)."""
@@ -137,7 +141,7 @@ class _Starts:
         if noisy is None or not variance > 0:
             return self._search.maximise(given, index)
         best = self._search.maximise(noisy, index)
-        judges = others if len(others) >= FEWEST_OTHERS else index.flatten()
+        judges = others if len(others) >= self._fewest_others else index.flatten()
         if not self._explains(best, index, judges):
             best = self._better(given, best, index, judges)
         finer = self._search.likeliest(
@@ -164,7 +168,7 @@ class _Starts:
             self._search.best = best
         if not torch.equal(judges, index.flatten()):
             gain = self._joint(other, index, judges) - self._joint(best, index, judges)
-            return other if gain > NEEDED_NATS else best
+            return other if gain > self._needed else best
         predicted = self._predict(best, index, judges)
         gain, error = paired_difference(self._predict(other, index, judges), predicted)
         return other if gain > NEEDED * error else best

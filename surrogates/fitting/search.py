@@ -26,8 +26,6 @@ from surrogates.rules.hyperparameters import Coordinates, StepCallback, learned_
 from surrogates.rules.limits import INFERRED_NOISE, LONGEST, lengthscale_limits, resolution
 
 LITTLE_NOISE = 0.1  # a share that leaves nothing for a second start to explain
-FINER = 0.1**0.5  # of a start's lengthscales, those of the next
-APART = 0.1  # of a part's lengthscales, those of the next one that is equal, at a start
 GAIN_ON_NOISE = 0.5  # nats that one hyperparameter gains there, on average: χ²_1 / 2
 NOT_FINITE = (
     "The likelihood of a set of data is not finite; the model is as it was. Check the kernel and"
@@ -183,9 +181,9 @@ def apart(gp: BatchedGP) -> BatchedGP:
 
 
 @torch.no_grad()
-def set_apart(model: Module) -> bool:
-    """Give equal parts of a sum of kernels lengthscales each a tenth of the one before, as far as
-    their bounds allow; return whether there are any.
+def set_apart(model: Module, share: float = 0.1) -> bool:
+    """Give equal parts of a sum of kernels lengthscales each a ``share`` of the one before, as far
+    as their bounds allow; return whether there are any.
 
     Equal parts have equal slopes, so that a search from them would keep them equal for ever.
     """
@@ -198,7 +196,7 @@ def set_apart(model: Module) -> bool:
             num_equal = sum(_are_equal(part, other) for other in before)
             before.append(deepcopy(part))
             if num_equal:
-                found = _shorten(part, APART**num_equal) or found
+                found = _shorten(part, share**num_equal) or found
     return found
 
 
@@ -250,11 +248,11 @@ def smooth_start(gp: BatchedGP, variance: float) -> BatchedGP | None:
 
 
 def finer_starts(
-    gp: BatchedGP, X: Tensor, variance: float, *, excluded: bool = False
+    gp: BatchedGP, X: Tensor, variance: float, *, excluded: bool = False, ratio: float = 0.1**0.5
 ) -> Iterator[BatchedGP]:
     """Yield copies with a tenth of the ``variance`` as noise, whose lengthscales are ever smaller
-    shares of the inputs' ranges, each √10 times the next, as long as a quarter of the points have
-    a neighbour at that distance; none if the noise is not learned.
+    shares of the inputs' ranges, powers of ``ratio``, as long as a quarter of the points have a
+    neighbour at that distance; none if the noise is not learned.
 
     Args:
         excluded: yield those that the bounds of the kernel exclude, without these bounds, and not
@@ -273,7 +271,7 @@ def finer_starts(
         for part, _ in parts:
             part.register_constraint("raw_lengthscale", Positive())
     nearest = _distance_of_neighbours(X)
-    share = FINER
+    share = ratio
     while parts and share > nearest:
         allowed = all(
             bound is None or bound.check(share * width)
@@ -283,7 +281,7 @@ def finer_starts(
             for part, width in parts:
                 part.lengthscale = share * width
             yield apart(deepcopy(start))
-        share *= FINER
+        share *= ratio
 
 
 @torch.no_grad()

@@ -29,7 +29,6 @@ from surrogates.fitting.search import GAIN_ON_NOISE, Search, is_function_of_its_
 from surrogates.rules.hyperparameters import StepCallback
 from surrogates.rules.limits import lengthscale_limits
 
-NOISE_OF_ERRORS = 0.8  # of the squared errors of data left out: there is little else to explain
 IN_PROPORTION = "lengthscales in proportion explain as much as their number can tell"
 EXPECTED = "lengthscales and noise that are expected explain as much"
 NEEDED_NATS = 2.0 * GAIN_ON_NOISE  # by which what can follow noise, such as free lengthscales, wins
@@ -97,10 +96,12 @@ def simplify(model: SingleTaskGP, *, callback: StepCallback | None = None) -> Si
     return Simpler(note, has_signal=True)
 
 
-def _is_settled(gp: BatchedGP, index: Tensor) -> bool:
-    """Return whether the noise is nearly all of what data left out, one at a time, are off by."""
+def _is_settled(gp: BatchedGP, index: Tensor, share: float = 0.8) -> bool:
+    """Return whether the noise is a ``share`` of the squares by which data left out, one at a time,
+    are off: there is little else to explain.
+    """
     errors, _ = gp.leave_one_out_errors(index)
-    return bool(gp.likelihood.noise.mean() > NOISE_OF_ERRORS * errors.square().mean())
+    return bool(gp.likelihood.noise.mean() > share * errors.square().mean())
 
 
 def _has_proportions(gp: BatchedGP) -> bool:

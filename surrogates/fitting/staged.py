@@ -37,9 +37,6 @@ WHITE_NOISE = "white noise"  # the name of the last stage
 # worse than the best before
 NEEDED_OF_ALL_DATA = -NEEDED
 NEEDED_OF_SIMPLER = -math.inf  # left-out data prefer more hyperparameters, which have seen them
-# Nats a point that white noise may lose as a model of the kernel's, whose neighbours have to tell
-# the mean
-TOLERATED = 0.02
 
 
 class Stages:
@@ -120,8 +117,13 @@ class Stages:
                 return True
         return self._evidence.gain(self._model) > gained_by_chance(num_learned(self._model))
 
-    def compare_with_noise(self) -> None:
-        """Make all of the data noise if the best hyperparameters do not explain them better."""
+    def compare_with_noise(self, tolerated: float = 0.02) -> None:
+        """Make all of the data noise if the best hyperparameters do not explain them better.
+
+        Args:
+            tolerated: nats a point that white noise may lose as a model of the kernel's, whose
+                neighbours have to tell the mean.
+        """
         if self._evidence is None or self._density is None or self.has_signal:
             return
         start = time.perf_counter()
@@ -130,7 +132,7 @@ class Stages:
         density = self._evidence.log_densities(self._model)
         over_best = paired_difference(density, self._density)
         over_noise = paired_difference(density, self._evidence.white)
-        accepted = over_noise.mean > -TOLERATED
+        accepted = over_noise.mean > -tolerated
         if accepted:
             self._best = _state(self._model)
             self._density = density

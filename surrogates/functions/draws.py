@@ -55,7 +55,6 @@ DRAWS_PER_DIRECTION = 8  # fewer draws would no longer be normal in the directio
 NUM_VALUES = DRAWS_PER_DIRECTION * NUM_DIRECTIONS  # functions that show the leading directions
 TAIL_DEGREES = 0.3  # nearly as many waves in every octave
 BEYOND_TAIL = 1e-10  # of the prior variance is left to the kernel's own half
-LARGEST_RADIUS = 1e6  # of the tail: beyond, float32 has no phase of a wave
 LARGEST_RATIO = 1e26  # ρ: weights stay positive in float32
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -274,7 +273,11 @@ class PiecewisePolynomialLaw(RadialLaw):
 
 
 def weighted_frequencies(
-    law: RadialLaw, tails: Tensor, like: Tensor, generator: torch.Generator
+    law: RadialLaw,
+    tails: Tensor,
+    like: Tensor,
+    generator: torch.Generator,
+    largest_radius: float = 1e6,
 ) -> tuple[Tensor, Tensor]:
     """Return frequencies Ω (d, h) and their ratios ρ (h,).
 
@@ -282,8 +285,9 @@ def weighted_frequencies(
         law: p.
         tails: (h,), which of the waves are to follow the heavier tail.
         like: tensor whose dtype and device the result takes.
+        largest_radius: of the tail: beyond, float32 has no phase of a wave.
     """
-    tail = StudentLaw(law.dim, TAIL_DEGREES, min(law.reach, LARGEST_RADIUS))
+    tail = StudentLaw(law.dim, TAIL_DEGREES, min(law.reach, largest_radius))
     directions = like.new_empty(law.dim, len(tails))
     r = np.empty(len(tails))
     for part, chosen in ((law, ~tails), (tail, tails)):

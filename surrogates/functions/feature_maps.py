@@ -18,8 +18,6 @@ from surrogates import checks
 from surrogates.functions.features import RandomFeatures
 from surrogates.operators.linalg import stable_cholesky
 
-CLS_STD = 0.02  # of the first value of the token that is read out
-
 
 class FeatureKernel(Kernel):
     """The kernel φ(x)ᵀ φ(z), kept as a product of features.
@@ -227,7 +225,7 @@ class AttentionFeatures(nn.Module):
                 for _ in range(num_layers)
             ]
             self.tokens = nn.Parameter(nn.init.xavier_uniform_(torch.empty(dim, width)))
-            self.first = nn.Parameter(CLS_STD * torch.randn(1, width))
+            self.first = nn.Parameter(0.02 * torch.randn(1, width))  # of the token read out
         self.offsets = nn.Parameter(torch.zeros(dim, width))
         self.layers = nn.ModuleList(layers)
         self.normalize_inputs = nn.LayerNorm(dim)

@@ -42,12 +42,6 @@ from surrogates.functions.tasks import task_numbers
 from surrogates.operators.linalg import matmul
 from surrogates.operators.tanimoto import squared_lengths
 
-LOWEST = -14.0  # log(t a) where 1e-6 of the kernel's variance is left to lower rates
-HIGHEST = 3.2  # log(t a) where 2e-11 is left to higher ones
-RATES_ON_GRID = 4096
-ORTHOGONAL_UP_TO = 256  # columns
-DENSE_UP_TO = 32  # columns: points in more are far from each other
-
 
 @dataclass(frozen=True, eq=False)
 class _OfWaves:
@@ -214,13 +208,13 @@ def range_of_lengths(X: Tensor) -> tuple[float, float] | None:
 
 
 def _normal_waves(
-    dim: int, count: int, like: Tensor, generator: torch.Generator
+    dim: int, count: int, like: Tensor, generator: torch.Generator, dense_up_to: int = 32
 ) -> tuple[Tensor, Tensor]:
     """Return frequencies (d, h) of a Gaussian kernel in an order that meets other numbers evenly,
-    and their ratios (h,): half of them from a heavier tail, except in many dimensions, where no
-    data are dense.
+    and their ratios (h,): half of them from a heavier tail, except in more than ``dense_up_to``
+    dimensions, where points are far from each other.
     """
-    if dim > DENSE_UP_TO:
+    if dim > dense_up_to:
         radii = normal_radii(dim, strata(count, generator)[permutation(count, generator)])
         frequencies = _directions(dim, count, like, generator) * torch.from_numpy(radii).to(like)
         return frequencies, like.new_ones(count)
@@ -230,16 +224,25 @@ def _normal_waves(
     return frequencies[:, order], ratios[order]
 
 
-def _directions(dim: int, count: int, like: Tensor, generator: torch.Generator) -> Tensor:
-    """Return unit vectors (d, h), orthogonal ones where that is cheap: in many dimensions they
-    nearly are.
+def _directions(
+    dim: int, count: int, like: Tensor, generator: torch.Generator, orthogonal_up_to: int = 256
+) -> Tensor:
+    """Return unit vectors (d, h), orthogonal ones ``orthogonal_up_to`` so many dimensions, where
+    that is cheap: in more they nearly are.
     """
-    if dim <= ORTHOGONAL_UP_TO:
+    if dim <= orthogonal_up_to:
         return orthogonal_directions(dim, count, like, generator)
     return torch.nn.functional.normalize(standard_normal((dim, count), like, generator), dim=0)
 
 
-def _rates(least: float, largest: float, quantiles: Array) -> tuple[Array, Array]:
+def _rates(
+    least: float,
+    largest: float,
+    quantiles: Array,
+    lowest: float = -14.0,
+    highest: float = 3.2,
+    num_on_grid: int = 4096,
+) -> tuple[Array, Array]:
     """Return rates t at ``quantiles`` of a law of u = log t, and the density q of u there: half of
     it is the law that points with lengths between the two want, uniformly in log ‖x‖², and half
     is uniform in u, for the high rates of which the variance between dense data is made.
@@ -247,18 +250,20 @@ def _rates(least: float, largest: float, quantiles: Array) -> tuple[Array, Array
     Args:
         least: log of the least ‖x‖².
         largest: log of the largest.
+        lowest, highest: log(t ‖x‖²) at which 1e-6 of the kernel's variance is left to lower rates,
+            and 2e-11 to higher ones.
     """
     low = least - 0.5
     high = largest + 0.5
     start = -high - 1.0
-    end = HIGHEST - low
+    end = highest - low
 
     def density(u: Array) -> Array:
         # At a point, −log t − log ‖x‖² has Gumbel's law
         wanted = (np.exp(-np.exp(u + low)) - np.exp(-np.exp(u + high))) / (high - low)
         return 0.5 * wanted + 0.5 * (u >= start) / (end - start)
 
-    grid = np.linspace(LOWEST - high, end, RATES_ON_GRID)
+    grid = np.linspace(lowest - high, end, num_on_grid)
     cumulative = np.cumsum(density(grid))
     u = np.interp(quantiles * cumulative[-1], cumulative, grid)
     return np.exp(u), density(u)

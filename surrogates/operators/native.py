@@ -51,7 +51,6 @@ SIGNATURES = {
     "wave_sums": "iiiiippiipppp",
 }
 TYPES = {"i": ctypes.c_long, "d": ctypes.c_double, "p": ctypes.c_void_p}
-LARGEST_ERROR = 100.0  # times eps, of a library that is taken
 
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = (
@@ -59,7 +58,6 @@ FLAGS = (
     *("-fno-finite-math-only", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"),
 )
 FOR_THIS_PROCESSOR = ("-march=native", "-mcpu=native")  # which of them depends on the compiler
-LONGEST_COMPILATION = 120.0  # seconds
 
 
 SWITCH = "SCALABLE_BO_COMPILE"
@@ -302,7 +300,7 @@ def _is_usable(dtype: torch.dtype) -> bool:
     """Whether there is a library that finds the numbers that PyTorch does."""
     if _library(dtype) is None:
         return False
-    bound = LARGEST_ERROR * torch.finfo(dtype).eps
+    bound = 100.0 * torch.finfo(dtype).eps
     is_right = all(
         bool((found - known).abs().max() <= bound * max(1.0, known.abs().max().item()))
         for found, known in _samples(dtype)
@@ -428,7 +426,7 @@ def _compile(
             [*compiler, *FLAGS, *processor, *definitions, *files],
             capture_output=True,
             errors="replace",
-            timeout=LONGEST_COMPILATION,
+            timeout=120.0,
         )
         if run.returncode == 0:
             return

@@ -28,7 +28,6 @@ Result = TypeVar("Result")
 
 TILE_SIDE = {"cpu": 512}
 DEFAULT_SIDE = 8192  # elsewhere, where it fits
-LARGEST_CANCELLATION = 1e-4  # of d², at the distances where the kernel changes
 
 
 class KernelTiles(ABC):
@@ -149,9 +148,9 @@ class StationaryTiles(KernelTiles):
     On a CPU compiled code finds differences, values and sums in one pass. Otherwise there is one
     small matrix product for d², then one fused elementwise pass: with ``L = [x, ‖x‖², 1]`` and ``R
     = [−2z, 1, ‖z‖²]``, ``d² = L Rᵀ``. Inputs are centred first, so that the cancellation error is
-    eps · (radius / lengthscale)². Where that is above
-    ``LARGEST_CANCELLATION``, and for kernels that cannot bear any (Matérn-1/2), the differences are
-    computed instead.
+    eps · (radius / lengthscale)². Where that is above 1e-4, beside d² at the distances where the
+    kernel changes, and for kernels that cannot bear any (Matérn-1/2), the differences are computed
+    instead.
     """
 
     def __init__(self, kernel: StationaryKernel, X1: Tensor, X2: Tensor):
@@ -179,10 +178,10 @@ class StationaryTiles(KernelTiles):
         X = X if self.kernel.active_dims is None else X[:, self.kernel.active_dims]
         return ScaledPoints(X / self.lengthscale - self.centre)
 
-    def _cancels(self) -> bool:
+    def _cancels(self, largest: float = 1e-4) -> bool:
         squares = torch.cat([self.right.squares, self.left.squares])
         farthest = squares.max().item() if len(squares) else 0.0
-        return not torch.finfo(squares.dtype).eps * farthest <= LARGEST_CANCELLATION
+        return not torch.finfo(squares.dtype).eps * farthest <= largest
 
     def _squared_distances(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
         if not self.takes_differences:

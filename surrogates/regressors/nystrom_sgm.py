@@ -46,10 +46,6 @@ BATCH_ROOTS = 32.0
 BATCH_SHARE = 0.75
 CURVATURE_SAMPLE = 2000  # rows of Φ from which the largest eigenvalue of ΦᵀΦ/n is estimated
 LARGEST_BATCH = 2 * CURVATURE_SAMPLE  # of those steps, which flatten what such a sample shows
-# An error counts as smaller if it is so by this fraction; the search ends once it has gone on for
-# as many passes again, and a few more, without a smaller one.
-CLEARLY_SMALLER = 1e-2
-PASSES_BEYOND = 20
 
 
 class NystromSGM(RegressorMixin, BaseEstimator):
@@ -431,19 +427,22 @@ class NystromSGM(RegressorMixin, BaseEstimator):
             checks.positive_float("kernel", _plain(self.kernel))
 
 
-def _last_improvement(errors: list[Tensor]) -> int:
-    """Return the pass, from 1, after which no error of any step size was clearly smaller."""
+def _last_improvement(errors: list[Tensor], share: float = 1e-2) -> int:
+    """Return the pass, from 1, after which no error of any step size was smaller by a ``share``."""
     lowest = math.inf
     last = 0
     for number, error in enumerate(errors, 1):
-        if error.min().item() < (1.0 - CLEARLY_SMALLER) * lowest:
+        if error.min().item() < (1.0 - share) * lowest:
             lowest = error.min().item()
             last = number
     return last
 
 
-def _has_ended(errors: list[Tensor]) -> bool:
-    return len(errors) >= 2 * _last_improvement(errors) + PASSES_BEYOND
+def _has_ended(errors: list[Tensor], beyond: int = 20) -> bool:
+    """Return whether a search went on for as many passes again, and a few ``beyond``, without a
+    smaller error.
+    """
+    return len(errors) >= 2 * _last_improvement(errors) + beyond
 
 
 def _plain(value: Any) -> Any:

@@ -22,7 +22,6 @@ ModelT = TypeVar("ModelT", bound=SingleTaskGP)
 StepCallback = Callable[[int, float], None]
 
 PARTS = ("mean_module", "covar_module", "likelihood")  # of a model whose likelihood is theirs
-ABOVE_BOUND = 1e-3  # of a lower bound, by which a hyperparameter that is searched exceeds it
 
 
 def training_data(model: SingleTaskGP) -> tuple[Tensor, Tensor]:
@@ -223,7 +222,7 @@ def _floor(bounds: Interval | None) -> float:
     if bounds is None or not _is_bounded(bounds.lower_bound) or _is_bounded(bounds.upper_bound):
         return -math.inf
     lower = bounds.lower_bound.max().item()
-    return math.log(ABOVE_BOUND * lower) if lower > 0.0 else -math.inf
+    return math.log(1e-3 * lower) if lower > 0.0 else -math.inf
 
 
 def _lengthscale_coordinates(kernel: Kernel, X: Tensor) -> dict[int, tuple[Tensor, Tensor]]:

@@ -18,7 +18,6 @@ from surrogates.operators.forms import leaves
 # Likelihoods whose noise variances are inferred from the data
 INFERRED_NOISE = (GaussianLikelihood, HadamardGaussianLikelihood)
 LONGEST = 1e3  # times the range of an input: the kernel no longer depends on it
-LARGEST_ROUNDING = 0.1  # of a squared distance in lengthscales
 SHORTEST = 0.1  # times the median gap between its values: every two of them are uncorrelated
 
 
@@ -67,13 +66,16 @@ def clamp_lengthscales(kernel: Kernel, X: Tensor) -> None:
 
 
 @torch.no_grad()
-def check_range(kernel: Kernel, X: Tensor, *, takes_differences: bool) -> None:
+def check_range(
+    kernel: Kernel, X: Tensor, *, takes_differences: bool, largest_rounding: float = 0.1
+) -> None:
     """Require inputs whose distances, in lengthscales, the dtype can hold.
 
     Args:
         X: (..., n, d), as the kernel sees them.
         takes_differences: whether distances are computed from differences of the inputs; otherwise
             from their squares, which cancel.
+        largest_rounding: of a squared distance.
 
     Raises:
         ValueError: naming the inputs, their range and the remedies.
@@ -81,7 +83,7 @@ def check_range(kernel: Kernel, X: Tensor, *, takes_differences: bool) -> None:
     precision = torch.finfo(X.dtype)
     # There is room for sums and multiples of a squared distance
     room = precision.eps * precision.max
-    largest = room if takes_differences else LARGEST_ROUNDING / precision.eps
+    largest = room if takes_differences else largest_rounding / precision.eps
     for part, columns in parts_with_lengthscales(kernel, X.shape[-1]):
         if not isinstance(part, RBFKernel | MaternKernel | RQKernel):
             continue

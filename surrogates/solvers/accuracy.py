@@ -34,10 +34,7 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.solvers.solver import NUM_GROUPS, Judge, ResidualRows, groups_by, random_rows
-from surrogates.systems.system import Apply, BlockSystem, Targets
-
-NUM_NEIGHBOURS = 15
-NEGLIGIBLE = 1e-3  # errors below are not examined further
+from surrogates.systems.system import Apply, LinearSystem, Targets, require_blocks
 
 
 @dataclass(eq=False)
@@ -52,19 +49,24 @@ class PosteriorError(ResidualRows, Judge):
         noise_draw: (m, 1 + s) ε in these rows.
         num_means: how many of the first columns are means, if several posteriors are solved at
             once.
+        num_neighbours: whose data bound a variance.
+        negligible: errors below are not examined further.
     """
 
     noise_draw: Tensor
     num_means: int = 1
+    num_neighbours: int = 15
+    negligible: float = 1e-3
 
     @classmethod
     def for_targets(
-        cls, system: BlockSystem, targets: Targets, num_means: int = 1
+        cls, system: LinearSystem, targets: Targets, num_means: int = 1
     ) -> "PosteriorError":
-        """Return the estimator for a solve with the given ``targets``."""
+        """Return the estimator for a solve with the given ``targets`` at all data."""
+        blocks = require_blocks(system)
         index = random_rows(system)
         values, noise_draw = (system.rows.take(part, index).double() for part in targets)
-        return cls(system, index, values + noise_draw, noise_draw, num_means)
+        return cls(blocks, index, values + noise_draw, noise_draw, num_means)
 
     def first_tolerance(self) -> Tensor:
         """Return the relative residual at which each column's error is about one posterior standard
@@ -84,7 +86,7 @@ class PosteriorError(ResidualRows, Judge):
         W, R = W / self.scale, R / self.scale
         least = system.smallest_noise / (system.n + system.smallest_noise / system.largest_entry)
         most: Tensor = (R.square().mean(0) / least).sqrt().double()
-        if bool((most <= NEGLIGIBLE).all()):
+        if bool((most <= self.negligible).all()):
             return most
         self.weights = W[self.index].double()
         self.gaps = R[self.index].double()
@@ -134,7 +136,7 @@ class PosteriorError(ResidualRows, Judge):
         limited so that this costs an epoch at most.
         """
         rows = self.system.rows
-        size = min(1 + NUM_NEIGHBOURS, int(self.system.n / len(self.index) ** 0.5))
+        size = min(1 + self.num_neighbours, int(self.system.n / len(self.index) ** 0.5))
         eps = 10.0 * size * torch.finfo(torch.float64).eps
         nearest = []
         for index in self.index.split(memory.part_size(self.system.n, self.system.dtype)):

@@ -26,8 +26,6 @@ from surrogates.systems.preconditioners import column_factor
 from surrogates.systems.system import BlockSystem
 
 SMOOTH = 0.03  # what half a block's columns leave of a smooth kernel's diagonal
-FROM_EVERYWHERE = 0.1  # of a part's rows
-NUM_PROBED = 500  # columns, and as many other rows
 
 Likeness = Callable[[Tensor, Tensor], Tensor]
 
@@ -38,6 +36,7 @@ class Cells:
 
     Attributes:
         missed: (r,) what 1, …, r random columns leave of K's diagonal, relative to it.
+        from_everywhere: share of a part's rows.
 
     References:
         Dasgupta, Freund (2008), "Random Projection Trees and Low Dimensional Manifolds", for such
@@ -48,13 +47,16 @@ class Cells:
 
     system: BlockSystem
     missed: Tensor
+    from_everywhere: float = 0.1
 
     @classmethod
-    def of(cls, system: BlockSystem, generator: torch.Generator) -> "Cells":
-        """Return the cells of ``system``, of which 500 rows show what up to 500 others leave."""
+    def of(cls, system: BlockSystem, generator: torch.Generator, num_probed: int = 500) -> "Cells":
+        """Return the cells of ``system``, of which ``num_probed`` rows show what up to as many
+        others leave.
+        """
         order = torch.randperm(system.n, generator=generator, device=generator.device)
-        rank = min(NUM_PROBED, (system.n + 1) // 2)
-        probed = system.restrict(order[: rank + NUM_PROBED].to(system.device))
+        rank = min(num_probed, (system.n + 1) // 2)
+        probed = system.restrict(order[: rank + num_probed].to(system.device))
         factor = column_factor(probed, rank, generator)
         left = probed.diagonal.mean() - factor.square().mean(0).cumsum(0)
         # The columns' own rows miss nothing
@@ -71,7 +73,7 @@ class Cells:
 
     def num_from_everywhere(self, size: int) -> int:
         """Return how many of the first rows of a part of so many are from everywhere."""
-        return math.ceil(FROM_EVERYWHERE * size)
+        return math.ceil(self.from_everywhere * size)
 
     def arranged(self, order: Order, generator: torch.Generator) -> Order:
         """Return an order whose parts have the sizes of those of ``order``, and of their rows the

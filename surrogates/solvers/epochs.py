@@ -20,7 +20,6 @@ from surrogates.solvers.state import State
 from surrogates.systems.system import Rows
 
 STEP_REDUCTION = 0.25
-SHORTEST_WINDOW = 10
 
 Arrange = Callable[[Order, torch.Generator], Order]
 
@@ -52,7 +51,7 @@ class EpochMonitor(State):
     checkpoint: Tensor
 
     @classmethod
-    def start(cls, initial: Tensor, norms: Tensor, num_rows: int, window: int = 1) -> Self:
+    def start(cls, initial: Tensor, norms: Tensor, num_rows: int, window: int = 10) -> Self:
         """Return the monitor of a run from ``initial`` (n, s),
         whose residual norms (s,) are known.
         """

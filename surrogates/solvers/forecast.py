@@ -19,13 +19,6 @@ import torch
 from surrogates.systems.preconditioners import column_factor
 from surrogates.systems.system import BlockSystem
 
-NUM_LEVELS = 60  # of the missed spectrum, evenly spaced in the logarithm of the index
-# What of the preconditioner's δ = m_r acts. With all of it, as if the columns spanned eigenvectors,
-# forecasts are half of what is found.
-DELTA_ACTING = 0.03
-MOST_ITERATIONS = 300
-ROUNDING = 1e-2  # of a direct solve's residual, in eps n / λ_n
-
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -123,9 +116,11 @@ class SpectrumModel:
         variance = max(self.n / inverse - self.noise, self.eps * self.noise)
         return math.sqrt(variance / (self.scale + self.noise))
 
-    def direct_residual(self, dtype: torch.dtype) -> float:
-        """Return the relative residual that rounding leaves a direct solve in ``dtype``."""
-        return ROUNDING * torch.finfo(dtype).eps * self.n * self.scale / self.smallest
+    def direct_residual(self, dtype: torch.dtype, share: float = 1e-2) -> float:
+        """Return the relative residual that rounding leaves a direct solve in ``dtype``, a
+        ``share`` of eps n / λ_n.
+        """
+        return share * torch.finfo(dtype).eps * self.n * self.scale / self.smallest
 
     def missed_by(self, rank: int) -> float:
         """Return m_r for r = ``rank``."""
@@ -134,13 +129,17 @@ class SpectrumModel:
         values, counts = self._levels(rank, self.n)
         return float(values @ counts) / self.n
 
-    def iterations(self, rank: int, tolerance: float) -> float:
+    def iterations(self, rank: int, tolerance: float, acting: float = 0.03) -> float:
         """Return the iterations of conjugate gradients to a relative residual, preconditioned by
         ``rank`` columns, or not at all for 0.
 
         Right-hand sides are noisy prior draws, whose variance along an eigenvector is its
         eigenvalue. Rounding slows the convergence where it exceeds the smallest eigenvalue: by
         their ratio, a guess on the safe side.
+
+        Args:
+            acting: what of the preconditioner's δ = m_r acts. With all of it, as if the columns
+                spanned eigenvectors, forecasts are half of what is found.
         """
         number = len(self.missed)
         beyond, counts = self._levels(max(1, rank or number), self.n)
@@ -152,7 +151,7 @@ class SpectrumModel:
             levels, more = self._levels(number, rank)
             held = np.concatenate([held, levels])
             multiplicities = np.concatenate([multiplicities, more])
-        delta = DELTA_ACTING * self.missed_by(rank) if rank else 0.0
+        delta = acting * self.missed_by(rank) if rank else 0.0
         H = self.noise + np.concatenate([held, beyond])
         P = (
             delta + self.noise + np.concatenate([held, np.zeros(len(beyond))])
@@ -164,11 +163,11 @@ class SpectrumModel:
             H, P, np.concatenate([multiplicities, counts]), tolerance
         )
 
-    def _levels(self, first: int, last: int) -> tuple[Array, Array]:
-        """Return distinct values, and how many eigenvalues each stands for,
-        of the law between two indices.
+    def _levels(self, first: int, last: int, most: int = 60) -> tuple[Array, Array]:
+        """Return distinct values, and how many eigenvalues each stands for, of the law between two
+        indices: at most so many, evenly spaced in the logarithm of the index.
         """
-        edges = np.unique(np.round(np.geomspace(first, last, NUM_LEVELS)))
+        edges = np.unique(np.round(np.geomspace(first, last, most)))
         values = self.top * (np.sqrt(edges[:-1] * edges[1:]) / len(self.missed)) ** -self.power
         return values, np.diff(edges)
 
@@ -193,15 +192,17 @@ def _power_law(n: int, missed: Array) -> tuple[float, float]:
     return float(top), low
 
 
-def _conjugate_gradients(H: Array, P: Array, multiplicities: Array, tolerance: float) -> float:
-    """Return the iterations for H = diag(H), preconditioner diag(P); between the last two,
-    the residual is interpolated.
+def _conjugate_gradients(
+    H: Array, P: Array, multiplicities: Array, tolerance: float, most: int = 300
+) -> float:
+    """Return the iterations for H = diag(H), preconditioner diag(P); between the last two, the
+    residual is interpolated, and beyond so many it is extrapolated.
     """
     R = np.sqrt(multiplicities * H)
     start = norm = float(np.linalg.norm(R))
     D = Z = R / P
     inner = float(R @ Z)
-    for iteration in range(1, MOST_ITERATIONS + 1):
+    for iteration in range(1, most + 1):
         V = H * D
         R = R - inner / float(D @ V) * V
         before = norm
@@ -215,4 +216,4 @@ def _conjugate_gradients(H: Array, P: Array, multiplicities: Array, tolerance: f
         Z = R / P
         inner, previous = float(R @ Z), inner
         D = Z + inner / previous * D
-    return MOST_ITERATIONS * math.log(tolerance) / math.log(min(norm / start, 0.9))
+    return most * math.log(tolerance) / math.log(min(norm / start, 0.9))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from surrogates import checks
-from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
+from surrogates.solvers.epochs import AveragedDescent, EpochMonitor
 from surrogates.solvers.run import IterativeSolver, Start
 from surrogates.systems.preconditioners import largest_eigenvalue
 from surrogates.systems.system import BlockSystem, LinearSystem, require_blocks
@@ -109,7 +109,7 @@ class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
             V=torch.zeros_like(initial),
             average=initial.clone(),
             step=torch.full_like(norms, start.prepared.step),
-            monitor=EpochMonitor.start(initial, norms, system.n, window=SHORTEST_WINDOW),
+            monitor=EpochMonitor.start(initial, norms, system.n),
         )
 
     def step(

@@ -9,7 +9,7 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.functions.features import RandomFeatures
 from surrogates.operators.forms import StationaryKernel
-from surrogates.solvers.epochs import SHORTEST_WINDOW, AveragedDescent, EpochMonitor
+from surrogates.solvers.epochs import AveragedDescent, EpochMonitor
 from surrogates.solvers.run import IterativeSolver, Start
 from surrogates.systems.system import LinearSystem
 
@@ -138,7 +138,7 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
             V=torch.zeros_like(initial),
             average=initial.clone(),
             step=step,
-            monitor=EpochMonitor.start(initial, norms, system.num_data, window=SHORTEST_WINDOW),
+            monitor=EpochMonitor.start(initial, norms, system.num_data),
             count=0,
             rhs=data.rhs,
             noise_draw=data.noise_draw,

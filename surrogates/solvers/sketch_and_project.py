@@ -35,9 +35,6 @@ from surrogates.systems.system import (
 )
 
 CPU = torch.device("cpu")
-EXACT_CONVEXITY = 0.5  # c = μν of exact blocks
-READ_COLUMNS = 50  # evaluating or reading a kernel entry costs about what so many columns do
-
 
 Blocks = RowSampler | Cells | None  # what arranges or draws them; None for random parts
 
@@ -220,7 +217,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             step=ones,
             shown=math.inf * ones,
             residual=math.inf * ones,
-            monitor=EpochMonitor.start(initial, norms, system.n),
+            monitor=EpochMonitor.start(initial, norms, system.n, window=1),
         )
 
     def step(
@@ -326,7 +323,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         if self.mu is not None:
             return self.mu
         if self.preconditioner.is_exact:
-            return EXACT_CONVEXITY / self._nu(system.n, block_size)
+            return 0.5 / self._nu(system.n, block_size)  # c = 1/2, see `asap`
         return system.smallest_noise.item()
 
     def _nu(self, n: int, block_size: int) -> float:
@@ -362,5 +359,6 @@ def default_block_size(
     factorisation, which every process makes, costs more than that saves of its part of a product.
     """
     advantage = factorisation_advantage(device)
-    balanced = math.sqrt(advantage * n * (num_columns + READ_COLUMNS) / num_processes)
+    columns = num_columns + 50  # that cost what evaluating or reading a kernel entry does
+    balanced = math.sqrt(advantage * n * columns / num_processes)
     return min(n, max(256, min(math.ceil(balanced), n // 3, 8192)))

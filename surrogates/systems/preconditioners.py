@@ -21,8 +21,6 @@ from surrogates.operators.linalg import (
 )
 from surrogates.systems.system import Apply, BlockSystem, LinearSystem, require_blocks
 
-NUM_POWER_ITERATIONS = 10
-
 
 class Preconditioner(ABC):
     """Approximates a system's matrix by one that is cheap to invert.
@@ -228,14 +226,16 @@ def _woodbury(system: LinearSystem, L: Tensor, diagonal: Tensor) -> Apply:
     return apply
 
 
-def largest_eigenvalue(block: BlockSystem, apply: Apply, generator: torch.Generator) -> Tensor:
+def largest_eigenvalue(
+    block: BlockSystem, apply: Apply, generator: torch.Generator, num_iterations: int = 10
+) -> Tensor:
     """Return λ_max(P⁻¹ H), (1,), by power iterations: the Rayleigh quotient of P⁻¹H in the inner
     product of H, before any normalisation.
     """
     v = torch.randn(block.n, 1, generator=generator, device=generator.device, dtype=block.dtype).to(
         block.device
     )
-    for _ in range(NUM_POWER_ITERATIONS):
+    for _ in range(num_iterations):
         Hv = block @ v
         PHv = apply(Hv)
         eigenvalue = block.rows.dot(Hv, PHv) / block.rows.dot(v, Hv)

@@ -16,9 +16,6 @@ from torch import Tensor
 
 from surrogates import checks, memory
 
-# Gloo's threads need the interpreter to free the last messages, and abort a process whose
-# interpreter is ending
-SECONDS_TO_LEAVE = 0.1
 # By default NCCL ends a process whose message has failed before Python hears of it. These make the
 # process wait for its messages, and raise
 NCCL_SETTINGS = {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
@@ -60,7 +57,9 @@ def processes(
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
     yield device
     dist.destroy_process_group()  # not after an error: others may be gone
-    time.sleep(SECONDS_TO_LEAVE)
+    # Gloo's threads need the interpreter to free the last messages, and abort a process whose
+    # interpreter is ending
+    time.sleep(0.1)
 
 
 def _own_device(backend: str) -> torch.device:

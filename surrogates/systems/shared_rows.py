@@ -18,8 +18,6 @@ from surrogates import memory
 from surrogates.systems.processes import Send, contact, place, share
 from surrogates.systems.system import Rows
 
-ROWS_PER_STREAM = 4096  # that have a stream of random numbers of their own
-
 
 class SharedRows(Rows):
     """n rows, of which every process holds consecutive ones.
@@ -195,21 +193,23 @@ class SharedRows(Rows):
                 coming = send(*following)
             yield chunk.split(widths, dim=1)
 
-    def normal(self, num_columns: int, generator: torch.Generator, *, like: Tensor) -> Tensor:
-        """Return this process's rows of n standard normal ones, (n_r, num_columns),
-        which are the same however the rows are shared.
+    def normal(
+        self, num_columns: int, generator: torch.Generator, *, like: Tensor, together: int = 4096
+    ) -> Tensor:
+        """Return this process's rows of n standard normal ones, (n_r, num_columns), which are the
+        same however the rows are shared: so many ``together`` have a stream of their own.
         """
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         out = like.new_empty(self.num_held, num_columns)
         device = memory.drawing_device(out.device, self.n * num_columns)
-        shape = ROWS_PER_STREAM, num_columns
+        shape = together, num_columns
         end = self.start + len(out)
-        for stream in range(self.start // ROWS_PER_STREAM, -(-end // ROWS_PER_STREAM)):
+        for stream in range(self.start // together, -(-end // together)):
             own = memory.seeded(device, seed + stream)
             rows = torch.randn(shape, generator=own, device=device, dtype=torch.float64)
-            first = stream * ROWS_PER_STREAM
+            first = stream * together
             low = max(first, self.start)
-            high = min(first + ROWS_PER_STREAM, end)
+            high = min(first + together, end)
             out[low - self.start : high - self.start] = rows[low - first : high - first]
         return out
 
