@@ -263,7 +263,11 @@ def read_config(file: Path) -> Config:
         tables = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{file} is no TOML: {error}.") from error
-    config: Config = _validate(Config, tables, "")
+    try:
+        config = Config.model_validate(tables)
+    except ValidationError as error:
+        problems = (_describe(dict(problem)) for problem in error.errors(include_url=False))
+        raise ValueError("\n".join(problems)) from None
     config._folder = file.parent
     if (config.study.path is None) == (config.study.storage is None):
         raise ValueError("`study.path` must be given, or `study.storage` and `study.name`.")
@@ -284,24 +288,12 @@ def _stand_in(key: str, reference: str) -> Callable[..., Any]:
     return bool
 
 
-def _validate(kind: type[Any], tables: dict[str, Any], prefix: str) -> Any:
-    try:
-        return kind.model_validate(tables)
-    except ValidationError as error:
-        raise ValueError(
-            "\n".join(
-                _describe(kind, prefix, dict(problem))
-                for problem in error.errors(include_url=False)
-            )
-        ) from None
-
-
-def _describe(kind: type[_Table], prefix: str, problem: dict[str, Any]) -> str:
+def _describe(problem: dict[str, Any]) -> str:
     """Say what is wrong in one line."""
     place = [str(part) for part in problem["loc"]]
-    name = prefix + ".".join(place)
+    name = ".".join(place)
     if problem["type"] == "extra_forbidden":
-        known = _keys_at(kind, problem["loc"][:-1])
+        known = _keys_at(problem["loc"][:-1])
         return f"`{name}` is not known.{nearest(place[-1], known)} Known are {', '.join(known)}."
     if problem["type"] == "missing":
         return f"`{name}` must be given."
@@ -312,8 +304,9 @@ def _describe(kind: type[_Table], prefix: str, problem: dict[str, Any]) -> str:
     return f"`{name}`: {problem['msg']}, got {given!r:.80}.{close}"
 
 
-def _keys_at(kind: Any, place: tuple[Any, ...]) -> list[str]:
+def _keys_at(place: tuple[Any, ...]) -> list[str]:
     """Return the known keys of the table at ``place``."""
+    kind: Any = Config
     for part in place:
         if isinstance(part, str):
             annotation = kind.model_fields[part].annotation

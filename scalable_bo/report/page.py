@@ -172,7 +172,7 @@ def _of_values(snapshot: Snapshot) -> list[str]:
             for j, belief in enumerate(snapshot.beliefs)
         }
         what = "The share of each parameter in the variation of the predicted mean over the space."
-        sections.append(_section("Importances", draw_shares(shares, views.MOST_SLICES), what))
+        sections.append(_section("Importances", draw_shares(shares), what))
     lines = views.lines(snapshot)
     sections.append(_section("Parallel coordinates", draw_lines(lines)))
     return sections + _of_limits(snapshot)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from scalable_bo.report.views import Axis, Lines, Marks, Panel, Picture, thin
+from scalable_bo.report.views import MOST_SLICES, Axis, Lines, Marks, Panel, Picture, thin
 from scalable_bo.space.quoting import shorten
 from scalable_bo.storage.shown import LONGEST_SHOWN
 
@@ -73,9 +73,9 @@ def draw_lines(lines: Lines) -> str:
     )
 
 
-def draw_shares(shares: Mapping[str, Mapping[str, float]], most: int) -> str:
+def draw_shares(shares: Mapping[str, Mapping[str, float]]) -> str:
     """Return a table of the parameters that matter most, with a bar for each outcome's share."""
-    names = list(next(iter(shares.values())))[:most]
+    names = list(next(iter(shares.values())))[:MOST_SLICES]
     head = "".join(f'<th scope="col">{escape(shorten(of, LONGEST_SHOWN))}</th>' for of in shares)
     body = ""
     for name in names:
@@ -87,7 +87,8 @@ def draw_shares(shares: Mapping[str, Mapping[str, float]], most: int) -> str:
         shown = escape(shorten(name, LONGEST_SHOWN))
         body += f'<tr><th scope="row" class="long">{shown}</th>{cells}</tr>'
     count = len(next(iter(shares.values())))
-    note = f"The {most} of {count} parameters that matter most." if count > most else ""
+    is_part = count > len(names)
+    note = f"The {len(names)} of {count} parameters that matter most." if is_part else ""
     return (
         '<div class="scroll" tabindex="0" role="group" aria-label="Importances"><table><thead><tr>'
         f'<th scope="col">parameter</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'

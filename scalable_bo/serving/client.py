@@ -140,7 +140,7 @@ class RemoteStudy:
         """Return the numbers of values, failures, pending and leased points, and the best value,
         ``None`` if there is none, or several objectives: see ``best``.
         """
-        found: dict[str, Any] = self._request("GET", "/status")
+        found: dict[str, Any] = self._request("/status")
         return found
 
     @property
@@ -166,7 +166,7 @@ class RemoteStudy:
         Raises:
             ValueError: as ``Study.best_params``, such as of several objectives, which have a front.
         """
-        params: dict[str, Any] = self._request("GET", "/best_params")
+        params: dict[str, Any] = self._request("/best_params")
         return params
 
     def best(self) -> dict[str, Any]:
@@ -179,19 +179,19 @@ class RemoteStudy:
         Raises:
             ValueError: if no finite value has been told.
         """
-        found: dict[str, Any] = self._request("GET", "/best")
+        found: dict[str, Any] = self._request("/best")
         return found
 
     def points(self) -> tuple[Point, ...]:
         """Return all points by id, as ``Study.points``."""
-        return tuple(map(Point.from_dict, self._request("GET", "/points")))
+        return tuple(map(Point.from_dict, self._request("/points")))
 
     def ask(self, q: int = 1, *, stopped: Callable[[], bool] = lambda: False) -> RemoteBatch:
         """Return up to q points to evaluate next, leased to this worker; wait while there are none.
         There are none in the end when all points have been evaluated, or ``stopped()``.
         """
         while not stopped():
-            found = self._request("POST", "/ask", {"worker": self.worker, "q": q})
+            found = self._request("/ask", {"worker": self.worker, "q": q})
             self._lease = float(found["lease"])
             points = found["points"]
             if points or found["finished"]:
@@ -250,13 +250,13 @@ class RemoteStudy:
             if one.id not in failures
         ]
         if results:
-            self._request("POST", "/tell", {"results": results})
+            self._request("/tell", {"results": results})
         if failures:
             told = [
                 {"id": id, "reason": storable(reason, "reason")[:LONGEST_REASON]} | took.get(id, {})
                 for id, reason in failures.items()
             ]
-            self._request("POST", "/fail", {"failures": told})
+            self._request("/fail", {"failures": told})
 
     def fail(self, id: int, reason: str) -> None:
         """Record that the evaluation of a point failed, and why."""
@@ -268,13 +268,13 @@ class RemoteStudy:
         told.
         """
         body = {"worker": self.worker, "ids": whole_numbers(ids)}
-        lost = self._request("POST", "/renew", body)["lost"]
+        lost = self._request("/renew", body)["lost"]
         return [int(id) for id in lost]
 
     def release(self, ids: Sequence[int], patience: float = 2.0) -> None:
         """Give points back that are not evaluated after all; another worker gets them."""
         body = {"worker": self.worker, "ids": whole_numbers(ids)}
-        self._request("POST", "/release", body, patience)
+        self._request("/release", body, patience)
 
     @contextmanager
     def holding(self, ids: Sequence[int]) -> Iterator[None]:
@@ -311,10 +311,8 @@ class RemoteStudy:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _request(
-        self, method: str, path: str, content: Any = None, patience: float | None = None
-    ) -> Any:
-        """Make a request until it is answered.
+    def _request(self, path: str, content: Any = None, patience: float | None = None) -> Any:
+        """Make a request, with a content or to read, until it is answered.
 
         Raises:
             ValueError: if the server refuses it.
@@ -326,7 +324,7 @@ class RemoteStudy:
         pause = FIRST_PAUSE
         while True:
             try:
-                status, answer = self._send(method, path, body)
+                status, answer = self._send(path, body)
             except ssl.SSLCertVerificationError:
                 raise
             except (OSError, http.client.HTTPException) as error:
@@ -352,23 +350,24 @@ class RemoteStudy:
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2.0 * pause, LONGEST_PAUSE)
 
-    def _send(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+    def _send(self, path: str, body: bytes | None) -> tuple[int, bytes]:
         """Send a request by a connection that is open or, if the server has closed that meanwhile,
         by a new one.
         """
         try:
             connection = self._idle.get_nowait()
         except Empty:
-            return self._send_by(self._connect(), method, path, body)
+            return self._send_by(self._connect(), path, body)
         try:
-            return self._send_by(connection, method, path, body)
+            return self._send_by(connection, path, body)
         except (http.client.RemoteDisconnected, ConnectionError):
-            return self._send_by(self._connect(), method, path, body)
+            return self._send_by(self._connect(), path, body)
 
     def _send_by(
-        self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
+        self, connection: http.client.HTTPConnection, path: str, body: bytes | None
     ) -> tuple[int, bytes]:
         try:
+            method = "GET" if body is None else "POST"
             connection.request(method, self._prefix + path, body, self._headers)
             response = connection.getresponse()
             answer = response.read()

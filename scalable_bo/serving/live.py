@@ -147,7 +147,7 @@ class LiveView:
         }
         contour = views.contour(snapshot)
         found = {
-            "importances": draw_shares(shares, views.MOST_SLICES),
+            "importances": draw_shares(shares),
             "slices": draw(views.slices(snapshot)),
         }
         if contour is not None:

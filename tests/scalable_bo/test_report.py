@@ -658,7 +658,7 @@ def test_the_page_bears_the_name_of_the_study(tmp_path: Path) -> None:
 
 def test_importances_are_bars_as_long_as_shares_of_all_outcomes() -> None:
     shares = {f"<{number}>": 1.0 / (1 + number) for number in range(20)}
-    drawn = svg.draw_shares({"cost": shares, "<gain>": dict.fromkeys(shares, 0.5)}, 12)
+    drawn = svg.draw_shares({"cost": shares, "<gain>": dict.fromkeys(shares, 0.5)})
     bars = [float(width) for width in re.findall(r'<rect class="blue" width="(.*?)%"', drawn)]
     np.testing.assert_allclose(bars[::2], 100.0 / np.arange(1, 13), atol=0.01)
     assert bars[1::2] == [50.0] * 12
