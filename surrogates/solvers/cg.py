@@ -72,9 +72,6 @@ class CG(IterativeSolver[LinearSystem, Apply, CGState]):
             self, preconditioner=Computed(self.preconditioner(system, generator), system.dtype)
         )
 
-    def accepts(self, system: LinearSystem) -> LinearSystem:
-        return system
-
     def prepare(self, system: LinearSystem, generator: torch.Generator) -> Apply:
         return (self.preconditioner or Identity())(system, generator)
 

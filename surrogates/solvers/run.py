@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -351,13 +351,14 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
         """
         return 9
 
-    @abstractmethod
     def accepts(self, system: LinearSystem) -> SystemT:
-        """Return ``system``, typed as the kind of system that the method solves.
+        """Return ``system``, typed as the kind of system that the method solves: any, if a method
+        does not say.
 
         Raises:
             TypeError: if it is of another kind.
         """
+        return cast("SystemT", system)
 
     @abstractmethod
     def prepare(self, system: SystemT, generator: torch.Generator) -> PreparedT:

@@ -106,9 +106,6 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
         """
         return cls(**{"step_size": 0.5, "sample_step_size": 0.1, "batch_size": 512, **settings})
 
-    def accepts(self, system: LinearSystem) -> LinearSystem:
-        return system
-
     def prepare(self, system: LinearSystem, generator: torch.Generator) -> None:
         return None
 
