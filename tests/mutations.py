@@ -117,7 +117,7 @@ MUTANTS = (
         "return False and bool((lost > LARGEST_LOSS",
         MODELS,
     ),
-    Mutant(SOLVED, "math.ceil(num_paths / PATHS_PER_DRAW) if wanted.spanning else 1", "1", MODELS),
+    Mutant(SOLVED, "math.ceil(num_paths / paths_per_draw) if wanted.spanning else 1", "1", MODELS),
     Mutant(PATHS, "+ shares.to(deviations) * deviations", "+ deviations", MODELS),
     Mutant(PATHS, "self.prior.each(X) + update", "self.prior.each(X) - update", MODELS),
     Mutant(

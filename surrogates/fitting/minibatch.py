@@ -27,8 +27,6 @@ from surrogates.rules.hyperparameters import (
 )
 
 LEARNING_RATES = {"adam": 0.01, "sgd": 9.0}
-# After which the likelihood is looked at, and the lengthscales that neighbours were found for
-STEPS_A_LOOK = 200
 
 
 @restored_on_failure
@@ -119,7 +117,7 @@ def fit_minibatch(
             if callback is not None:
                 callback(step, -n * nll)
             progress.add(nll)
-            if step % STEPS_A_LOOK == 0:
+            if step % 200 == 0:
                 if progress.has_settled():
                     break
                 if neighbours is not None:

@@ -39,11 +39,6 @@ from surrogates.systems.leverage import approximate_leverage_scores
 
 SUBSETS = ("uniform", "leverage")
 REGIMES = ("I", "II", "III", "IV")
-STEP_GRID = (1.0, 0.25, 0.0625)  # of half the longest step at which the iteration is stable
-# The batch of preconditioned steps, in √n, and as a share of n: smaller ones leave more noise and
-# flatten less, all of the data flatten what is noise, too
-BATCH_ROOTS = 32.0
-BATCH_SHARE = 0.75
 CURVATURE_SAMPLE = 2000  # rows of Φ from which the largest eigenvalue of ΦᵀΦ/n is estimated
 LARGEST_BATCH = 2 * CURVATURE_SAMPLE  # of those steps, which flatten what such a sample shows
 
@@ -301,8 +296,9 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         n = len(X)
         batch_size = max(1, round(math.sqrt(n)))
         if self._is_flattened:
-            largest = min(math.ceil(BATCH_SHARE * n), LARGEST_BATCH)
-            batch_size = min(round(BATCH_ROOTS * math.sqrt(n)), largest)
+            # Smaller ones leave more noise and flatten less, all data flatten what is noise, too
+            largest = min(math.ceil(0.75 * n), LARGEST_BATCH)
+            batch_size = min(round(32.0 * math.sqrt(n)), largest)
         num_passes = self.max_passes
         if self.regime is not None:
             plan = self._plan(X)
@@ -329,7 +325,8 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         curvature = torch.linalg.matrix_norm(sample, 2).square() / len(sample)
         if self.batch_size_ < n - self._num_held_out(n):
             curvature = curvature + sample.square().sum(1).max() / self.batch_size_
-        return torch.tensor(STEP_GRID, dtype=torch.float64, device="cpu") / curvature
+        # Shares of half the longest step at which the iteration is stable
+        return torch.tensor([1.0, 0.25, 0.0625], dtype=torch.float64, device="cpu") / curvature
 
     def _plan(self, X: Tensor) -> "Schedule":
         assert self.regime is not None

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from surrogates.operators.tiles import Index
 
-SCHEDULED_STEP = 0.125  # of η κ²: eq. 5.27, without its logarithm
-
 Rows = Callable[[Index], Tensor]  # gives the rows Φ_j of indices j
 
 
@@ -55,6 +53,7 @@ def regime_schedule(
         5.27, without its logarithm, and what the experiment of Section 2.3 has; T is that of
         Theorem 3.2, where κ² makes it the same whatever the kernel's scale.
     """
+    step = 0.125  # η κ² of eq. 5.27, without its logarithm
     p = 2.0 * source_exponent + capacity_exponent + 1.0
     rate = n ** ((2.0 * source_exponent + 1.0) / p)
     divisor, batch_size = {
@@ -64,9 +63,9 @@ def regime_schedule(
         "IV": (math.sqrt(n), math.sqrt(n)),
     }[regime]
     return Schedule(
-        SCHEDULED_STEP / (kernel_bound * divisor),
+        step / (kernel_bound * divisor),
         round(batch_size),
-        round(divisor * n ** (1.0 / p) / SCHEDULED_STEP),
+        round(divisor * n ** (1.0 / p) / step),
     )
 
 

@@ -18,7 +18,6 @@ from surrogates.operators.forms import leaves
 # Likelihoods whose noise variances are inferred from the data
 INFERRED_NOISE = (GaussianLikelihood, HadamardGaussianLikelihood)
 LONGEST = 1e3  # times the range of an input: the kernel no longer depends on it
-SHORTEST = 0.1  # times the median gap between its values: every two of them are uncorrelated
 
 
 def lengthscale_limits(kernel: Kernel, X: Tensor) -> Iterator[tuple[Kernel, Tensor, Tensor]]:
@@ -35,7 +34,8 @@ def lengthscale_limits(kernel: Kernel, X: Tensor) -> Iterator[tuple[Kernel, Tens
     points = X.detach().reshape(-1, X.shape[-1])
     width = points.amax(0) - points.amin(0)
     columns_and_widths = zip(points.unbind(1), width, strict=True)
-    lower = SHORTEST * torch.stack([_gap(*pair) for pair in columns_and_widths])
+    # At a tenth of the gap every two values are uncorrelated
+    lower = 0.1 * torch.stack([_gap(*pair) for pair in columns_and_widths])
     upper = LONGEST * torch.where(width > 0, width, 1.0)
     for part, columns in parts_with_lengthscales(kernel, X.shape[-1]):
         if isinstance(part, PeriodicKernel):

@@ -37,8 +37,6 @@ from surrogates.systems.processes import own_rows
 from surrogates.systems.shared import DistributedKernelSystem
 from surrogates.systems.system import Apply, LinearSystem, Targets, require_blocks
 
-# In the posterior's covariance: several feature draws average the features' own error out
-PATHS_PER_DRAW = 32
 NUM_LOOKS = 16  # paths, and points, at which sums in float32 are compared with those in float64
 LARGEST_LOSS = 0.01  # of the posterior's variance
 COLUMNS_HELD = 13  # copies of an (n, s) matrix that the hungriest solver and the paths hold at once
@@ -331,9 +329,9 @@ def _deviations(paths: SamplePaths, X: Tensor, dtype: torch.dtype) -> Tensor:
     return updates[:, 1:] - updates[:, :1] + values
 
 
-def prior_of(wanted: Draw, num_features: int) -> PriorPaths:
+def prior_of(wanted: Draw, num_features: int, paths_per_draw: int = 32) -> PriorPaths:
     """Return the prior paths given, or else some by random features: by several draws of them, if
-    their covariance is that of a posterior.
+    their covariance is that of a posterior, in which these average the features' own error out.
     """
     if wanted.prior is not None:
         return wanted.prior
@@ -344,7 +342,7 @@ def prior_of(wanted: Draw, num_features: int) -> PriorPaths:
         data.X.shape[1],
         num_paths,
         num_features=num_features,
-        num_draws=math.ceil(num_paths / PATHS_PER_DRAW) if wanted.spanning else 1,
+        num_draws=math.ceil(num_paths / paths_per_draw) if wanted.spanning else 1,
         generator=wanted.generator,
         like=data.X,
         points=data.X,

@@ -65,7 +65,8 @@ class PosteriorError(ResidualRows, Judge):
         """Return the estimator for a solve with the given ``targets`` at all data."""
         blocks = require_blocks(system)
         index = random_rows(system)
-        values, noise_draw = (system.rows.take(part, index).double() for part in targets)
+        values = system.rows.take(targets.values, index).double()
+        noise_draw = system.rows.take(targets.noise_draw, index).double()
         return cls(blocks, index, values + noise_draw, noise_draw, num_means)
 
     def first_tolerance(self) -> Tensor:

@@ -26,15 +26,7 @@ from surrogates.solvers.solver import TOO_LARGE, GoalSolver, Request, Solution, 
 from surrogates.systems.preconditioners import Nystrom
 from surrogates.systems.system import Apply, BlockSystem, LinearSystem
 
-# Cost of building a preconditioner of r columns in units of n r² operations, half of it the
-# triangular solve
-PRECONDITION = 7.0
-PLAIN_SLOWER = 1.5  # median of CG(None)'s epochs over their forecast
-# Share of the free memory that a direct solve may fill: running out of memory ends the process
-DIRECT_SHARE = 0.75
-DIRECT_ADVANTAGE = 1.15  # a direct solve, which is far more accurate, may cost so much more
 EPOCHS_AROUND = 2.0  # a solve takes one before its steps, for its start or a factor, and one after
-PATIENCE = 3.0  # an iteration that takes so many times its forecast gives way to a direct solve
 
 
 class Choice(NamedTuple):
@@ -200,7 +192,7 @@ class Auto(GoalSolver):
             candidate(
                 CG(None, **self._limits),
                 "CG(None)",
-                PLAIN_SLOWER * probe.iterations(0, tolerance),
+                1.5 * probe.iterations(0, tolerance),  # by the median of what it took
                 0.0,
             )
         )
@@ -208,7 +200,7 @@ class Auto(GoalSolver):
             if preconditioner_bytes(n, rank, system.dtype) > free:
                 continue
             epochs = 1.0 + probe.iterations(rank, tolerance)
-            setup = n * rank * (PRECONDITION * rank + evaluate)
+            setup = n * rank * (7.0 * rank + evaluate)  # half of it the triangular solve
             applied = 2.0 * n * rank * (rates.read + column * s)
             found.append(
                 candidate(
@@ -272,7 +264,7 @@ class Auto(GoalSolver):
         if not isinstance(solver, IterativeSolver) or not self._may_end_directly(request):
             return solver
         direct = self._epochs_of_direct(request)
-        most = min(request.epochs + max(PATIENCE * choice.epochs, direct), self.max_epochs - direct)
+        most = min(request.epochs + max(3.0 * choice.epochs, direct), self.max_epochs - direct)
         return solver if most < choice.epochs else replace(solver, max_epochs=most)
 
     def _epochs_of_direct(self, request: Request) -> float:
@@ -294,7 +286,8 @@ class Auto(GoalSolver):
 
     def _fits_directly(self, system: BlockSystem) -> bool:
         num_bytes = 2 * system.n**2 * system.precise().dtype.itemsize
-        return self.direct and num_bytes <= DIRECT_SHARE * memory.available(system.device)
+        # Not all that is free: running out of memory ends the process
+        return self.direct and num_bytes <= 0.75 * memory.available(system.device)
 
     def _may_end_directly(self, request: Request) -> bool:
         """Return whether a direct solve fits, and costs no more than the rest of the budget."""
@@ -340,7 +333,7 @@ def _direct_cost(system: BlockSystem, num_columns: int) -> float:
     rates = rates_of(system.device)
     slower = rates.double if system.precise().dtype == torch.float64 else 1.0
     entry = rates.factorise * n / 3 + rates.copy + 4.0 * num_columns
-    return slower * n**2 * entry / DIRECT_ADVANTAGE
+    return slower * n**2 * entry / 1.15  # being far more accurate, it may cost so much more
 
 
 def _better_columns(first: Solution, second: Solution) -> Solution:

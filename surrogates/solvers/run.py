@@ -44,7 +44,6 @@ DIGIT = 0.1
 MARGIN = 1.0 - DIGIT  # safety factor of a predicted fall
 # Sweeps in a row without progress: a single one may be a stochastic method's bad luck
 STALLS_ALLOWED = 2
-FIRST_LOOK = 4.0  # epochs before the first scheduled look; each later one comes after twice as many
 
 
 @dataclass(frozen=True)
@@ -570,7 +569,8 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
             residual=unknown.clone(),
             before=unknown.clone(),
             began=run.request.epochs,
-            next_look=run.request.epochs + FIRST_LOOK,
+            # Each later one comes after twice as many epochs
+            next_look=run.request.epochs + 4.0,
         )
         if saved is not None:  # preparing again is not counted
             run.restore(saved)

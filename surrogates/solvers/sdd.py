@@ -13,8 +13,6 @@ from surrogates.solvers.run import IterativeSolver, Start
 from surrogates.systems.preconditioners import largest_eigenvalue
 from surrogates.systems.system import BlockSystem, LinearSystem, require_blocks
 
-NUM_SAMPLED_BLOCKS = 3
-
 
 @dataclass(frozen=True)
 class SDDSettings:
@@ -91,7 +89,7 @@ class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
         b = self._batch_size(system.n)
         step_size = self.step_size
         if step_size is None:
-            batches = [sample_batch(system.n, b, generator) for _ in range(NUM_SAMPLED_BLOCKS)]
+            batches = [sample_batch(system.n, b, generator) for _ in range(3)]
             blocks = [system.restrict(batch.to(system.device)) for batch in batches]
             step_size = b / max(
                 largest_eigenvalue(block, torch.clone, generator).item() for block in blocks

@@ -51,7 +51,7 @@ class KernelSystem(WithKernel, BlockSystem):
                 "`kernel` must be an operator over one set of points, got k(X1, X2) of shape"
                 f" {kernel.shape}."
             )
-        rows = Rows(kernel.shape[0]) if rows is None else rows
+        rows = Rows(len(kernel.tiles.X1)) if rows is None else rows
         super().__init__(rows, rows.n, noise, like=kernel.tiles.X1)
         self.kernel = kernel
 
