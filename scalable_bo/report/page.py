@@ -19,7 +19,7 @@ from scalable_bo._packages import installed_version
 from scalable_bo.evaluation.evaluator import MAX_REASON
 from scalable_bo.report import views
 from scalable_bo.report.snapshot import Snapshot
-from scalable_bo.report.svg import draw, draw_lines, draw_shares, escape
+from scalable_bo.report.svg import draw, draw_lines, draw_shares, escape, remark, scrolling
 from scalable_bo.report.views import outcome_name
 from scalable_bo.space.cell_texts import apart
 from scalable_bo.space.parameters import Parameter
@@ -33,7 +33,6 @@ from scalable_bo.storage.shown import (
 from surrogates.atomic import write_atomically
 
 NUM_ROWS = 15  # of a table
-SCROLLING = 'class="scroll" tabindex="0" role="group" aria-label="Table"'  # by keys, too
 # The settings that say how the surrogate is computed
 MACHINERY = ("solver", "kernel", "computed in")
 _LIBRARIES = ("torch", "gpytorch", "botorch", "numpy")
@@ -89,12 +88,9 @@ def _head(snapshot: Snapshot) -> str:
         "asks": f"{len(snapshot.asks):,}",
     }
     cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in tiles.items())
-    names = shorten(", ".join(snapshot.space.names), 120)
+    names = remark(f"over {shorten(', '.join(snapshot.space.names), 120)}")
     name = shorten(snapshot.name or "A study", LONGEST_SHOWN)
-    return (
-        f'<h1>{escape(name)}, {escape(way)}</h1>\n<p class="note">over {escape(names)}</p>\n<dl'
-        f' class="tiles">{cells}</dl>'
-    )
+    return f'<h1>{escape(name)}, {escape(way)}</h1>\n{names}\n<dl class="tiles">{cells}</dl>'
 
 
 def found_so_far(snapshot: Snapshot) -> dict[str, str]:
@@ -395,7 +391,7 @@ def _pairs(texts: Iterable[tuple[str, str]]) -> str:
         f'<td class="long">{escape(shorten(text, MAX_REASON))}</td></tr>'
         for name, text in texts
     )
-    return f"<div {SCROLLING}><table><tbody>{lines}</tbody></table></div>"
+    return scrolling(f"<table><tbody>{lines}</tbody></table>")
 
 
 def _table(
@@ -415,7 +411,7 @@ def _table(
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     head = f"<thead><tr>{cells('th', headings)}</tr></thead>"
-    return f"<div {SCROLLING}><table>{head}<tbody>{body}</tbody></table></div>"
+    return scrolling(f"<table>{head}<tbody>{body}</tbody></table>")
 
 
 def _section(title: str, content: str, note: str = "") -> str:
@@ -423,5 +419,4 @@ def _section(title: str, content: str, note: str = "") -> str:
 
 
 def _part(title: str, content: str, note: str = "", level: str = "h3") -> str:
-    words = f'<p class="note">{escape(note.strip())}</p>' if note.strip() else ""
-    return f"<{level}>{escape(title)}</{level}>\n{words}{content}"
+    return f"<{level}>{escape(title)}</{level}>\n{remark(note)}{content}"

@@ -38,6 +38,16 @@ def escape(text: object) -> str:
     )
 
 
+def remark(text: str) -> str:
+    """Return a text that is said of something; nothing of none."""
+    return f'<p class="note">{escape(text.strip())}</p>' if text.strip() else ""
+
+
+def scrolling(content: str, label: str = "Table") -> str:
+    """Return what scrolls sideways where there is too little room, by keys, too."""
+    return f'<div class="scroll" tabindex="0" role="group" aria-label="{label}">{content}</div>'
+
+
 def draw(picture: Picture) -> str:
     """Return the key of a picture, its panels beside each other where there is room for them, and
     what is said of it.
@@ -49,8 +59,7 @@ def draw(picture: Picture) -> str:
     notes += [f"{most} of {count} marks are drawn." for count, most in counts.items()]
     panels = "".join(_panel(panel, limit) for panel in picture.panels)
     many = " many" if len(picture.panels) > 1 else ""
-    said = f'<p class="note">{escape(" ".join(notes))}</p>' if notes else ""
-    return f'{_keys(keys)}<div class="panels{many}">{panels}</div>{said}'
+    return f'{_keys(keys)}<div class="panels{many}">{panels}</div>{remark(" ".join(notes))}'
 
 
 def draw_lines(lines: Lines) -> str:
@@ -64,13 +73,12 @@ def draw_lines(lines: Lines) -> str:
     turned = LETTER * max(len(axis.title) for axis in lines.axes) > LEAST_GAP
     axes = "".join(_upright(axis, k / count, turned) for k, axis in enumerate(lines.axes))
     keys = _keys({"the best": "orange", "the next": "blue", "others": "faint"})
-    note = f'<p class="note">{escape(lines.note)}</p>' if lines.note else ""
-    return (
-        f'{keys}<div class="scroll" tabindex="0" role="group" aria-label="Parallel coordinates">'
+    plot = (
         f'<div class="fit"><svg width="{LEAST_GAP * (count + 1) + 150 * turned}" height="0"></svg>'
         f'<svg class="plot lines{" turned" * turned}" role="img" aria-label="Rows across all axes">'
-        f"{_stretched(drawn)}{axes}</svg></div></div>{note}"
+        f"{_stretched(drawn)}{axes}</svg></div>"
     )
+    return f"{keys}{scrolling(plot, 'Parallel coordinates')}{remark(lines.note)}"
 
 
 def draw_shares(shares: Mapping[str, Mapping[str, float]]) -> str:
@@ -88,12 +96,12 @@ def draw_shares(shares: Mapping[str, Mapping[str, float]]) -> str:
         body += f'<tr><th scope="row" class="long">{shown}</th>{cells}</tr>'
     count = len(next(iter(shares.values())))
     is_part = count > len(names)
-    note = f"The {len(names)} of {count} parameters that matter most." if is_part else ""
-    return (
-        '<div class="scroll" tabindex="0" role="group" aria-label="Importances"><table><thead><tr>'
-        f'<th scope="col">parameter</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-        + (f'<p class="note">{note}</p>' if note else "")
+    said = f"The {len(names)} of {count} parameters that matter most." if is_part else ""
+    table = (
+        f'<table><thead><tr><th scope="col">parameter</th>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table>"
     )
+    return scrolling(table, "Importances") + remark(said)
 
 
 def ticks(axis: Axis, room: float, *, upright: bool = False) -> list[tuple[float, str]]:
@@ -161,16 +169,10 @@ def _most(marks: Marks, limit: int) -> int:
 
 
 def _panel(panel: Panel, limit: int) -> str:
-    below = np.zeros(0)
     parts = [_axes(panel)]
     for marks in panel.marks:
         kept = thin(len(marks.x), _most(marks, limit) or len(marks.x))
-        if marks.kind == "bars":
-            below = np.zeros(len(kept)) if not len(below) else below
-            parts.append(_bars(panel, marks, kept, below))
-            below = below + marks.y[kept]
-        else:
-            parts.append(_DRAWN[marks.kind](panel, marks, kept))
+        parts.append(_DRAWN[marks.kind](panel, marks, kept))
     about = panel.title or panel.x.title
     label = escape(f"{panel.y.title} by {about}")
     title = f"<figcaption>{escape(panel.title)}</figcaption>" if panel.title else ""
@@ -284,11 +286,11 @@ def _cells(panel: Panel, marks: Marks, kept: np.ndarray, num_levels: int = 10) -
     return "".join(parts)
 
 
-def _bars(panel: Panel, marks: Marks, kept: np.ndarray, below: np.ndarray) -> str:
-    """Draw bars that stand on those ``below``."""
+def _bars(panel: Panel, marks: Marks, kept: np.ndarray) -> str:
     width = 0.76 * float(np.diff(panel.x.place(marks.x[kept])).min(initial=0.5))
     lefts = panel.x.place(marks.x[kept]) - width / 2
-    bottoms, tops = panel.y.place(below), panel.y.place(below + marks.y[kept])
+    low = marks.low[kept]
+    bottoms, tops = panel.y.place(low), panel.y.place(low + marks.y[kept])
     texts = [""] * len(kept) if marks.texts is None else marks.texts(kept)
     return "".join(
         f'<rect class="{marks.colour}" x="{_share(left)}" y="{_share(1 - top)}"'
@@ -300,7 +302,8 @@ def _bars(panel: Panel, marks: Marks, kept: np.ndarray, below: np.ndarray) -> st
 
 
 _DRAWN = {
-    "points": _points, "line": _line, "steps": _line, "band": _band, "rule": _rule, "cells": _cells
+    "points": _points, "line": _line, "steps": _line, "band": _band, "rule": _rule,
+    "cells": _cells, "bars": _bars,
 }  # fmt: skip
 
 

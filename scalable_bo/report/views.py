@@ -90,8 +90,8 @@ class Marks:
 
     Attributes:
         kind: "points"; a "line" through points or in "steps"; a "band" between ``low`` and
-            ``high``; "bars" from 0, stacked; "cells" of a grid with values ``z`` (y, x), NaN where
-            there is none; or a "rule" at one x or at one y, the other empty.
+            ``high``; "bars" of height y on ``low``; "cells" of a grid with values ``z`` (y, x), NaN
+            where there is none; or a "rule" at one x or at one y, the other empty.
         x: where they stand.
         y: likewise.
         name: in the key; empty for none.
@@ -327,8 +327,10 @@ def times(snapshot: Snapshot) -> Picture:
             for k in kept
         ]
 
+    ends = np.cumsum(spent, axis=1)
+    below = np.column_stack([np.zeros(len(asks)), ends[:, :-1]])
     marks = [
-        Marks("bars", asks, spent[:, step], name, colour, texts(step))
+        Marks("bars", asks, spent[:, step], name, colour, texts(step), low=below[:, step])
         for step, (name, colour) in enumerate(STEPS)
     ]
     up = Axis("seconds", 0.0, float(spent.sum(1).max()) * 1.06 or 1.0)
