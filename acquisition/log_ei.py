@@ -29,13 +29,14 @@ from torch import Tensor
 from acquisition.candidates import all_inputs, model_list
 from acquisition.climbing import climb
 from acquisition.outcomes import Outcome, only_output
+from acquisition.multistart import FunctionOfPoints
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, Moves, distinct_best
 from acquisition.strategy import ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
-from surrogates import PathwiseGP, checks, memory
+from surrogates import PathwiseGP, checks
 from surrogates.models.data import data_sets
 from surrogates.operators.differentiable import CrossCovariance
-from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO, jittered_cholesky
+from surrogates.operators.linalg import jittered_cholesky
 from surrogates.operators.tiles import KernelTiles
 from surrogates.rules.data_set import DataSet
 
@@ -164,28 +165,6 @@ class LogEIStrategy(ForFewValues):
 
 
 @dataclass(frozen=True, eq=False)
-class _Logarithm:
-    """The logarithm of an expected improvement, as the one function that is maximised."""
-
-    of_points: Callable[[Tensor], Tensor]  # from (k, d) to (k,), in float64
-    num_samples: int = 1
-
-    @torch.no_grad()
-    def __call__(self, X: Tensor) -> Tensor:
-        """Return its values at X (c, d): (1, c)."""
-        parts = X.unsqueeze(0).split(memory.part_size(CHEAP_FACTOR_UP_TO), dim=1)
-        return torch.cat(list(map(self.each, parts)), dim=1)
-
-    def mean(self, X: Tensor) -> Tensor:
-        """Return its values at X (k, d): (k,)."""
-        return self(X).squeeze(0)
-
-    def each(self, X: Tensor) -> Tensor:
-        """Return its values at X (1, k, d): (1, k)."""
-        return self.of_points(X.double().squeeze(0)).unsqueeze(0).to(X)
-
-
-@dataclass(frozen=True, eq=False)
 class _Posterior:
     """One output given s vectors of values at the same points: s means, one covariance.
 
@@ -283,13 +262,13 @@ class _Improvement:
         own_sign = sign if whole else None
         return cls(model, objective, constraints, best, leaders, own_sign, strategy)
 
-    def beside(self, pending: Tensor, seed: int) -> _Logarithm:
+    def beside(self, pending: Tensor, seed: int) -> FunctionOfPoints:
         """Return the logarithm of the expected improvement of a point jointly with pending ones."""
         pending = pending[-self.strategy.most_pending :].double()
         if self.sign is not None:
             assert isinstance(self.model, PathwiseGP)
             num_draws = self.strategy.num_draws
-            return _Logarithm(
+            return FunctionOfPoints(
                 _of_one_output(
                     self.model, self._given_values, self.sign, pending, num_draws, seed % 2**31
                 )
@@ -304,7 +283,7 @@ class _Improvement:
             X_pending=pending if len(pending) else None,
             constraints=list(self.constraints) or None,
         )
-        return _Logarithm(lambda X: joint(X.unsqueeze(-2)))
+        return FunctionOfPoints(lambda X: joint(X.unsqueeze(-2)))
 
     @cached_property
     @torch.no_grad()

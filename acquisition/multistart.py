@@ -51,6 +51,32 @@ class Functions(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class FunctionOfPoints:
+    """A function of points as the one that is maximised.
+
+    Attributes:
+        of_points: maps X (k, d) to values (k,), in float64.
+    """
+
+    of_points: Callable[[Tensor], Tensor]
+    num_samples: int = 1
+
+    @torch.no_grad()
+    def __call__(self, X: Tensor) -> Tensor:
+        """Return its values at X (c, d): (1, c)."""
+        parts = X.unsqueeze(0).split(memory.part_size(CHEAP_FACTOR_UP_TO), dim=1)
+        return torch.cat(list(map(self.each, parts)), dim=1)
+
+    def mean(self, X: Tensor) -> Tensor:
+        """Return its values at X (k, d): (k,)."""
+        return self(X).squeeze(0)
+
+    def each(self, X: Tensor) -> Tensor:
+        """Return its values at X (1, k, d): (1, k)."""
+        return self.of_points(X.double().squeeze(0)).unsqueeze(0).to(X)
+
+
+@dataclass(frozen=True, eq=False)
 class SharedFunctions:
     """s functions, of which every process has some: each evaluates its own, and all get all values.
     All processes evaluate them at the same points.

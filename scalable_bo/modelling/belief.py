@@ -8,24 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from acquisition.log_ei import LIGHT_SAMPLER, NEGLIGIBLE_NOISE
+from acquisition.multistart import FunctionOfPoints
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import fit_surrogate
 from scalable_bo.modelling.roughness import evidence_of_roughness
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.space import Space
-from surrogates import PathwiseGP, SamplePaths
+from surrogates import PathwiseGP
 from surrogates.fitting.simpler import NEEDED_NATS
 from surrogates.models.data import data_sets
 from surrogates.models.fresh import EXACT_UP_TO
 
 SOBOL_POINTS = 1024
+BAND = 2.0  # posterior standard deviations to either side of the mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,21 +69,28 @@ class Belief:
             return mean, mean, mean
         mean, std = self._standardised(X)
         middle, *edges = (
-            self.sign * self.data.values_of(mean + width * std) for width in (0.0, -2.0, 2.0)
+            self.sign * self.data.values_of(mean + width * std) for width in (0.0, -BAND, BAND)
         )
         return middle, torch.minimum(*edges), torch.maximum(*edges)
 
     @torch.no_grad()
     def _standardised(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return means (k,) and standard deviations (k,) in the units of the model."""
+        mean, std = self._moments(self.space.normalize(X))
+        return mean.to("cpu"), std.to("cpu")
+
+    def _moments(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the same at points U (k, e) of the unit cube, differentiably."""
         like = self.model.train_inputs[0]
-        means = [torch.empty(0, dtype=torch.float64, device="cpu")]
-        stds = list(means)
-        for part in self.space.normalize(X).split(EXACT_UP_TO):
-            posterior = self.model.posterior(part.to(like))
-            means.append(posterior.mean[:, 0].to("cpu", torch.float64))
-            stds.append(posterior.variance[:, 0].sqrt().to("cpu", torch.float64))
-        return torch.cat(means), torch.cat(stds)
+        posteriors = [self.model.posterior(part.to(like)) for part in U.split(EXACT_UP_TO)]
+        mean = torch.cat([posterior.mean[:, 0].double() for posterior in posteriors])
+        variance = torch.cat([posterior.variance[:, 0].double() for posterior in posteriors])
+        return mean, variance.sqrt()
+
+    def _cautious(self, U: Tensor) -> Tensor:
+        """Return what the function is compared by at U (k, e), of which the largest is best."""
+        mean, std = self._moments(U)
+        return mean - BAND * std
 
     def mean(self, X: Tensor) -> Tensor:
         """Return the mean (k,), as of the last ask where there are many values."""
@@ -104,19 +113,28 @@ class Belief:
         (data,) = data_sets(deepcopy(self.model).double().eval())
         return evidence_of_roughness(data) < NEEDED_NATS
 
+    @torch.no_grad()
     def recommend(self, X: Tensor, values: Tensor) -> int:
-        """Return which of the evaluated points (n, d) with ``values`` (n,) has the best mean; where
-        noise is negligible, which has the best value.
+        """Return which of the evaluated points (n, d) with ``values`` (n,) is best even at the worse
+        end of its band; by the mean, where there are too many values to ask for a band in passing,
+        and by its value where noise is negligible.
+
+        The largest mean of many is one that is too large, among points of which little is known.
+
+        References:
+            Picheny et al. (2013), "Quantile-Based Optimization of Noisy Computer Experiments with
+            Tunable Precision".
         """
         ranked = (self.sign * values).argsort(descending=True, stable=True)[:EXACT_UP_TO]
-        best = ranked[:1]
-        if self.is_noisy:
-            best = ranked[(self.sign * self.mean(X[ranked])).argmax()]
-        return int(best)
+        if not self.is_noisy:
+            return int(ranked[0])
+        if self.quick_mean is not None:
+            return int(ranked[(self.sign * self.quick_mean(X[ranked])).argmax()])
+        return int(ranked[self._cautious(self.space.normalize(X[ranked])).argmax()])
 
     def best_of_space(self, X: Tensor, values: Tensor) -> Tensor:
-        """Return the point (1, d) of the whole space that has the best mean; where noise is
-        negligible, the best of the evaluated points X (n, d) with ``values`` (n,).
+        """Return the point (1, d) of the whole space that is best even at the worse end of its band;
+        where noise is negligible, the best of the evaluated points X (n, d) with ``values`` (n,).
         """
         recommended = X[[self.recommend(X, values)]]
         if not self.is_noisy:
@@ -125,12 +143,11 @@ class Belief:
         options = self.space.acquisition_options(like)
         cube = self.space.cube.to(like)
         search = LIGHT_SAMPLER(self.model, cube, seed=0, repeats=True, **options)
-        paths = self.model.paths(1, generator=torch.Generator().manual_seed(0))
-        assert isinstance(paths, SamplePaths)  # of one data set
-        mean = replace(paths, prior=None, weights=paths.mean_weights)
-        found = search.generate(1, paths=mean).to("cpu", torch.float64)
-        points = torch.cat([recommended, self.space.unnormalize(found)])
-        return points[[int((self.sign * self.predict(points)[0]).argmax())]]
+        found = search.generate(1, paths=(FunctionOfPoints(self._cautious),))
+        U = torch.cat([self.space.normalize(recommended), found.to("cpu", torch.float64)])
+        with torch.no_grad():
+            best = int(self._cautious(U).argmax())
+        return self.space.unnormalize(U[[best]]) if best else recommended
 
     @cached_property
     def importances(self) -> dict[str, float]:

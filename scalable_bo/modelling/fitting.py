@@ -84,8 +84,8 @@ def fit_warped(
 
     Scales and kernels are compared by one rule: the logarithm of the likelihood, without priors,
     less half a nat for each hyperparameter, which is what one gains on noise. What is tried after
-    plain values by the usual kernel has to win by three nats. Its fit ends once it is lost: twice
-    what it gained in the latter half of its evaluations would not take it past the best.
+    plain values by the usual kernel has to win by three nats. Its fit ends once it is lost: eight
+    times what it gained in the latter half of its evaluations would not take it past the best.
 
     Args:
         few: whether it is to be by the kernel of few.
@@ -205,7 +205,7 @@ class _Watch:
         if self.callback is not None:
             self.callback(self.number)
         gained = self.course[-1] - self.course[len(self.course) // 2]  # in the latter half
-        is_lost = self.course[-1] + 2.0 * gained <= self.least
+        is_lost = self.course[-1] + 8.0 * gained <= self.least
         is_late = self.deadline is not None and time.perf_counter() > self.deadline
         if is_late or (is_lost and len(self.course) > FEWEST_EVALUATIONS):
             raise _FitEndedError

@@ -51,29 +51,37 @@ class Warp(Protocol):
 
 @dataclass(frozen=True)
 class LogGap:
-    """z = −log(1 + gap / unit): linear near the best value, logarithmic far below it.
+    """z = −log(1 + gap / unit): linear near the best value, logarithmic far below it. What is
+    below the smallest value on the scale lies below it in proportion, not exponentially: the values
+    tell nothing of magnitudes beyond their own.
 
     Args:
         best: the largest value.
         unit: a quarter of the median gap.
+        reach: the z of the smallest value.
     """
 
     best: float
     unit: float
+    reach: float
 
     @classmethod
     def of(cls, values: Tensor) -> Self | None:
         """Return the scale of values (n,); ``None`` where half of them are the best."""
         gaps = values.max() - values
         unit = FRACTION_OF_MEDIAN * float(gaps.median())
-        return cls(float(values.max()), unit) if unit > 0 else None
+        if unit <= 0:
+            return None
+        return cls(float(values.max()), unit, -math.log1p(float(gaps.max()) / unit))
 
     def __call__(self, values: Tensor) -> Tensor:
         return -torch.log1p((self.best - values) / self.unit)
 
     def inverse(self, scaled: Tensor) -> Tensor:
         """Return values from those on the scale."""
-        return self.best - self.unit * torch.expm1(-scaled)
+        inside = scaled.clamp_min(self.reach)
+        slope = self.unit * math.exp(-self.reach)
+        return self.best - self.unit * torch.expm1(-inside) + slope * (scaled - inside)
 
     def log_slope(self, values: Tensor) -> Tensor:
         """Return log(dz/dy), as :class:`Warp` has it."""

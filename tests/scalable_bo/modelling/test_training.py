@@ -49,6 +49,16 @@ def test_a_scale_and_its_inverse_undo_each_other_and_its_slope_is_the_derivative
     assert (scaled.argsort() == values.argsort()).all()
 
 
+def test_values_below_all_that_were_seen_are_not_of_magnitudes_beyond_theirs() -> None:
+    warp = LogGap.of(MANY_MAGNITUDES)
+    assert warp is not None
+    worst = float(MANY_MAGNITUDES.min())
+    z = warp(MANY_MAGNITUDES).min() - torch.tensor([0.0, 1e-6, 1.0, 10.0], dtype=torch.float64)
+    values = warp.inverse(z)
+    slope = 1.0 / warp.log_slope(MANY_MAGNITUDES.min()).exp()
+    torch.testing.assert_close(worst - values, slope * (z[0] - z))
+
+
 @pytest.mark.parametrize("maximize", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_likelihood_takes_the_logarithm_of_many_magnitudes_alone(maximize: bool) -> None:
     sign = 1.0 if maximize else -1.0
