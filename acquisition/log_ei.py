@@ -28,8 +28,8 @@ from torch import Tensor
 
 from acquisition.candidates import all_inputs, model_list
 from acquisition.climbing import climb
-from acquisition.outcomes import Outcome, only_output
 from acquisition.multistart import FunctionOfPoints
+from acquisition.outcomes import Outcome, only_output
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, Moves, distinct_best
 from acquisition.strategy import ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling

@@ -52,13 +52,9 @@ class Functions(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class FunctionOfPoints:
-    """A function of points as the one that is maximised.
+    """A function of points as the one that is maximised."""
 
-    Attributes:
-        of_points: maps X (k, d) to values (k,), in float64.
-    """
-
-    of_points: Callable[[Tensor], Tensor]
+    of_points: Callable[[Tensor], Tensor]  # from (k, d) to (k,), in float64
     num_samples: int = 1
 
     @torch.no_grad()

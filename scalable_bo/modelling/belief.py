@@ -10,6 +10,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -25,9 +26,6 @@ from surrogates import PathwiseGP
 from surrogates.fitting.simpler import NEEDED_NATS
 from surrogates.models.data import data_sets
 from surrogates.models.fresh import EXACT_UP_TO
-
-SOBOL_POINTS = 1024
-BAND = 2.0  # posterior standard deviations to either side of the mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,17 +47,19 @@ class Belief:
     data: TrainingData
     quick_mean: Callable[[Tensor], Tensor] | None = None
 
+    @torch.no_grad()
     def predict(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return means (k,) and standard deviations (k,) of the objective without its noise.
 
         Where values are on a logarithmic scale, these are the median, and half the distance between
         the values one standard deviation above and below it.
         """
-        mean, std = self._standardised(X)
+        mean, std = self._standardised(self.space.normalize(X))
         above = self.data.values_of(mean + std)
         spread = 0.5 * (above - self.data.values_of(mean - std))
         return self.sign * self.data.values_of(mean), spread
 
+    @torch.no_grad()
     def curve(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the mean (k,), and what lies two standard deviations below and above it, without
         the noise; the mean itself where there are too many values to ask for it in passing.
@@ -67,30 +67,27 @@ class Belief:
         if self.quick_mean is not None:
             mean = self.quick_mean(X)
             return mean, mean, mean
-        mean, std = self._standardised(X)
+        mean, std = self._standardised(self.space.normalize(X))
         middle, *edges = (
-            self.sign * self.data.values_of(mean + width * std) for width in (0.0, -BAND, BAND)
+            self.sign * self.data.values_of(mean + width * std) for width in (0.0, -2.0, 2.0)
         )
         return middle, torch.minimum(*edges), torch.maximum(*edges)
 
-    @torch.no_grad()
-    def _standardised(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Return means (k,) and standard deviations (k,) in the units of the model."""
-        mean, std = self._moments(self.space.normalize(X))
-        return mean.to("cpu"), std.to("cpu")
-
-    def _moments(self, U: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the same at points U (k, e) of the unit cube, differentiably."""
+    def _standardised(self, U: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means (k,) and standard deviations (k,) at U (k, e), in the units of the model."""
         like = self.model.train_inputs[0]
-        posteriors = [self.model.posterior(part.to(like)) for part in U.split(EXACT_UP_TO)]
-        mean = torch.cat([posterior.mean[:, 0].double() for posterior in posteriors])
-        variance = torch.cat([posterior.variance[:, 0].double() for posterior in posteriors])
-        return mean, variance.sqrt()
+        means = [torch.empty(0, dtype=torch.float64, device="cpu")]
+        stds = list(means)
+        for part in U.split(EXACT_UP_TO):
+            posterior = self.model.posterior(part.to(like))
+            means.append(posterior.mean[:, 0].to("cpu", torch.float64))
+            stds.append(posterior.variance[:, 0].sqrt().to("cpu", torch.float64))
+        return torch.cat(means), torch.cat(stds)
 
     def _cautious(self, U: Tensor) -> Tensor:
-        """Return what the function is compared by at U (k, e), of which the largest is best."""
-        mean, std = self._moments(U)
-        return mean - BAND * std
+        """Return the worse ends (k,) of the bands at U (k, e), in the units of the model."""
+        mean, std = self._standardised(U)
+        return mean - 2.0 * std
 
     def mean(self, X: Tensor) -> Tensor:
         """Return the mean (k,), as of the last ask where there are many values."""
@@ -115,9 +112,9 @@ class Belief:
 
     @torch.no_grad()
     def recommend(self, X: Tensor, values: Tensor) -> int:
-        """Return which of the evaluated points (n, d) with ``values`` (n,) is best even at the worse
-        end of its band; by the mean, where there are too many values to ask for a band in passing,
-        and by its value where noise is negligible.
+        """Return which of the evaluated points (n, d) with ``values`` (n,) is best even at the
+        worse end of its band; by the mean, where there are too many values to ask for a band in
+        passing, and by its value where noise is negligible.
 
         The largest mean of many is one that is too large, among points of which little is known.
 
@@ -133,8 +130,9 @@ class Belief:
         return int(ranked[self._cautious(self.space.normalize(X[ranked])).argmax()])
 
     def best_of_space(self, X: Tensor, values: Tensor) -> Tensor:
-        """Return the point (1, d) of the whole space that is best even at the worse end of its band;
-        where noise is negligible, the best of the evaluated points X (n, d) with ``values`` (n,).
+        """Return the point (1, d) of the whole space that is best even at the worse end of its
+        band; where noise is negligible, the best of the evaluated points X (n, d) with ``values``
+        (n,).
         """
         recommended = X[[self.recommend(X, values)]]
         if not self.is_noisy:
@@ -143,7 +141,8 @@ class Belief:
         options = self.space.acquisition_options(like)
         cube = self.space.cube.to(like)
         search = LIGHT_SAMPLER(self.model, cube, seed=0, repeats=True, **options)
-        found = search.generate(1, paths=(FunctionOfPoints(self._cautious),))
+        functions = cast(Any, (FunctionOfPoints(self._cautious),))  # maximised as paths are
+        found = search.generate(1, paths=functions)
         U = torch.cat([self.space.normalize(recommended), found.to("cpu", torch.float64)])
         with torch.no_grad():
             best = int(self._cautious(U).argmax())
@@ -162,7 +161,7 @@ class Belief:
         """
         space = self.space
         engine = torch.quasirandom.SobolEngine(2 * space.encoded_dim, scramble=True, seed=0)
-        first, second = engine.draw(SOBOL_POINTS, dtype=torch.float64).chunk(2, dim=1)
+        first, second = engine.draw(1024, dtype=torch.float64).chunk(2, dim=1)
         values = self.mean(space.unnormalize(first))
         gaps = []
         stop = 0

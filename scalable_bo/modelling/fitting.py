@@ -33,10 +33,7 @@ FIRST_FIT_POINTS = 250
 # Where the surrogate is the best that there is, they are fitted at every ask up to so many
 # observations, and to at most so many of more.
 FITTED_ALWAYS_UP_TO = 300
-# In nats: what a warp has to win by, having taken its scale from the values themselves
-LEAST_EVIDENCE = 3.0
 MOST_EVALUATIONS = 40  # by a further kernel, or from where a fit to fewer values ended
-FEWEST_EVALUATIONS = 8  # by which a fit shows how much it may gain yet
 
 
 def is_for_few(strategy: Strategy, q: int, num_values: int) -> bool:
@@ -84,8 +81,9 @@ def fit_warped(
 
     Scales and kernels are compared by one rule: the logarithm of the likelihood, without priors,
     less half a nat for each hyperparameter, which is what one gains on noise. What is tried after
-    plain values by the usual kernel has to win by three nats. Its fit ends once it is lost: eight
-    times what it gained in the latter half of its evaluations would not take it past the best.
+    plain values by the usual kernel has to win by three nats: a scale is taken from the values
+    themselves. Its fit ends once it is lost: after eight evaluations, when twice what it gained in
+    the latter half of all would not take it past the best.
 
     Args:
         few: whether it is to be by the kernel of few.
@@ -112,7 +110,7 @@ def fit_warped(
         model = _fit(given, modules, given.rows_of(told), watch, least, most)
         prior = float(log_prior(model.covar_module).detach())
         fitted = _Fitted(model, given, watch.course[-1] + jacobian, prior)
-        if best is None or fitted.evidence > best.evidence + LEAST_EVIDENCE:
+        if best is None or fitted.evidence > best.evidence + 3.0:
             best = fitted
     assert best is not None  # there are data
     return best.model, best.data
@@ -205,7 +203,7 @@ class _Watch:
         if self.callback is not None:
             self.callback(self.number)
         gained = self.course[-1] - self.course[len(self.course) // 2]  # in the latter half
-        is_lost = self.course[-1] + 8.0 * gained <= self.least
+        is_lost = self.course[-1] + 2.0 * gained <= self.least
         is_late = self.deadline is not None and time.perf_counter() > self.deadline
-        if is_late or (is_lost and len(self.course) > FEWEST_EVALUATIONS):
+        if is_late or (is_lost and len(self.course) > 8):
             raise _FitEndedError

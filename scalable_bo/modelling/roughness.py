@@ -12,7 +12,6 @@ from surrogates.rules.data_set import DataSet
 
 # Lengthscales of a rough part, in those of the kernel
 LENGTHSCALES = (0.3, 0.1, 0.03, 0.01)
-REMAINDER = 1e-6  # of the variance of noise, beside a rough part in its place
 
 
 @torch.no_grad()
@@ -37,7 +36,7 @@ def evidence_of_roughness(data: DataSet, num_compared: int = 500) -> float:
         shorter = data.kernel(X / lengthscale).to_dense()
         deviations = shorter.diagonal().sqrt()
         correlations = shorter / deviations / deviations.unsqueeze(1)
-        part = correlations + REMAINDER * identity
+        part = correlations + 1e-6 * identity  # so that points may repeat
         rough.append(_log_likelihood(residuals, covariance + data.noise * part))
     return max(rough) - _log_likelihood(residuals, covariance + data.noise * identity)
 

@@ -30,9 +30,7 @@ FEWEST_VALUES = 2  # for a model, unless the design is smaller
 ACCIDENTS = ("withdrawn", "lost:")  # how reasons begin that do not lie in the point
 # Values farther from 0 are taken to lie there: such as the largest float, for sums and differences
 FARTHEST = 0.01 * torch.finfo(torch.float64).max
-FRACTION_OF_MEDIAN = 0.25
 WILD = 100.0  # interquartile ranges: farther than values of one magnitude are
-MOST_WILD = 0.1
 ROOM = 0.5  # interquartile ranges beyond the ordinary values, for all wild ones on a side
 
 
@@ -69,7 +67,7 @@ class LogGap:
     def of(cls, values: Tensor) -> Self | None:
         """Return the scale of values (n,); ``None`` where half of them are the best."""
         gaps = values.max() - values
-        unit = FRACTION_OF_MEDIAN * float(gaps.median())
+        unit = 0.25 * float(gaps.median())
         if unit <= 0:
             return None
         return cls(float(values.max()), unit, -math.log1p(float(gaps.max()) / unit))
@@ -114,7 +112,7 @@ class Fences:
         unit = third - first
         bad = values < first - WILD * unit
         good = values > third + WILD * unit
-        if unit <= 0 or not 0 < int((bad | good).sum()) <= MOST_WILD * len(values):
+        if unit <= 0 or not 0 < int((bad | good).sum()) <= 0.1 * len(values):
             return None
         lower, upper = (float(end) for end in values[~(bad | good)].aminmax())
         reach = max(lower - float(ordered[0]), float(ordered[-1]) - upper)
@@ -201,13 +199,6 @@ class TrainingData:
             told = values.isfinite()
             data.append(cls.of(U[told], values[told], None, sign > 0))
         return data
-
-    @classmethod
-    def first(cls, num_observed: int, rows: Rows, space: Space, maximize: bool) -> TrainingData:
-        """Return the first values told."""
-        ids = rows.observed[:num_observed]
-        noise = rows.noise[ids] if rows.noise_is_known else None
-        return cls.of(space.normalize(rows.X[ids]), rows.values[ids], noise, maximize)
 
     @classmethod
     def of_success(cls, rows: Rows, space: Space) -> TrainingData | None:

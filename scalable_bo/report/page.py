@@ -206,7 +206,7 @@ def _of_best(snapshot: Snapshot, row: int) -> list[str]:
         note += f" The predicted mean there is {mean:.4g}"
         note += f", with a band from {low:.4g} to {high:.4g}." if high > low else "."
     if row != best[0]:
-        note += " Values are noisy: this row is best even at the worse end of its band, and other rows have better values."
+        note += " Values are noisy: at the worse end of its band this row is the best."
     return [_section("Best point", _rows_table(snapshot, best[:NUM_ROWS]), note)]
 
 

@@ -18,7 +18,6 @@ from acquisition.strategies import make_strategy
 from scalable_bo.modelling.belief import Belief, believe
 from scalable_bo.modelling.factory import MEAN_WEIGHTS, SurrogateFactory
 from scalable_bo.modelling.fitting import is_for_few, randomness
-from scalable_bo.modelling.outcome_models import OutcomeModels
 from scalable_bo.modelling.training import FEWEST_VALUES
 from scalable_bo.report.snapshot import Snapshot, take_snapshot
 from scalable_bo.space.space import Space
@@ -27,6 +26,7 @@ from scalable_bo.storage.places import Place
 from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import Result
 from scalable_bo.study.known import Known
+from scalable_bo.study.outcome_models import OutcomeModels
 from scalable_bo.study.surrogate import KeptSurrogate
 from surrogates import checks
 from surrogates.models.fresh import EXACT_UP_TO
@@ -162,9 +162,7 @@ class Answers:
         goal = self._record.goal
         assert goal is not None
         self._require_values(known.num_modelled)
-        models, data, _ = self._outcome_models.of(
-            known.number, known.num_observed, known.asks, known.outcome_data
-        )
+        models, data, _ = self._outcome_models.of(known)
         return [
             Belief(self._space, sign, model, part)
             for sign, model, part in zip(goal.signs, models, data, strict=True)

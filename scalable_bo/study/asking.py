@@ -21,7 +21,6 @@ from acquisition.strategy import ChoosingStrategy, Request, SharingStrategy, Str
 from scalable_bo.modelling.belief import believe
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import is_for_few, randomness
-from scalable_bo.modelling.outcome_models import OutcomeModels
 from scalable_bo.modelling.training import FEWEST_VALUES, SCALES
 from scalable_bo.space.space import Space
 from scalable_bo.storage.pools import Pool
@@ -32,6 +31,7 @@ from scalable_bo.study.choices import BestOfPool, Choice, Part, choose_parts, dr
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
 from scalable_bo.study.goals import acquisition_goal
 from scalable_bo.study.known import Known
+from scalable_bo.study.outcome_models import OutcomeModels
 from scalable_bo.study.pace import Plan, Region, end_of_fit, local_parts, plan_here
 from scalable_bo.study.surrogate import KeptSurrogate
 from scalable_bo.study.team import Team, make_job, read_job
@@ -169,10 +169,7 @@ class Proposer:
 
     def _models_of_outcomes(self, asked: _Asked) -> _Models:
         """Return a model of each of several outcomes."""
-        known = asked.known
-        models, data, refit = self._outcome_models.of(
-            asked.known.number, known.num_observed, known.asks, known.outcome_data
-        )
+        models, data, refit = self._outcome_models.of(asked.known)
 
         def keep(choice: Choice) -> None:
             self.surrogate.model = models[0]

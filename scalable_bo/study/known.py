@@ -69,7 +69,10 @@ class Known:
         """Return the first values as training data."""
         with self._record.lock:
             rows = self._record.rows
-            return TrainingData.first(num_observed, rows, self._space, self._maximize)
+            ids = rows.observed[:num_observed]
+            noise = rows.noise[ids] if rows.noise_is_known else None
+            U = self._space.normalize(rows.X[ids])
+            return TrainingData.of(U, rows.values[ids], noise, self._maximize)
 
     def success(self) -> TrainingData | None:
         """Return where evaluations had a value and where they failed; ``None`` where too few

@@ -740,7 +740,8 @@ class Study:
     def recommend(self) -> dict[str, Any]:
         """Return the parameters that the surrogate holds for the best of the whole space, evaluated
         or not: where values are noisy the point that is best even two posterior standard deviations
-        to the worse side of its mean, by a search; where they are not the best observed point. ``result.best_params`` is the best evaluated one.
+        to the worse side of its mean, by a search; where they are not the best observed point.
+        ``result.best_params`` is the best evaluated one.
 
         Raises:
             ValueError: if there are fewer than two values, or several outcomes.

@@ -1,9 +1,7 @@
 """The surrogate of few values."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -11,8 +9,6 @@ import torch
 from scalable_bo.modelling.factory import APART, SMOOTH, SurrogateFactory
 from scalable_bo.modelling.fitting import MOST_EVALUATIONS, fit_warped
 from scalable_bo.modelling.training import TrainingData
-from scalable_bo.space.space import Categorical, Float, Int, Space
-from scalable_bo.study.study import Study
 from scalable_bo.study.surrogate import KeptSurrogate
 from surrogates import PathwiseGP
 from tests import problems
@@ -153,21 +149,3 @@ def test_a_kernel_that_falls_behind_is_not_fitted_to_the_end() -> None:
         fit_warped(made, data, generator, few=True, callback=evaluations.append)
         numbers.append(len(evaluations))
     assert 0 < numbers[0] - numbers[1] < 0.5 * len(factory.further) * MOST_EVALUATIONS
-
-
-def cost(params: Mapping[str, Any]) -> float:
-    return math.log10(params["a"]) ** 2 + params["width"] / 100 + (params["kind"] == "b")
-
-
-@pytest.mark.parametrize("seed", [10, 11])
-def test_a_kernel_that_becomes_likely_late_in_its_fit_is_not_given_up(seed: int) -> None:
-    space = Space(a=Float(1e-5, 1.0, log=True), width=Int(8, 512), kind=Categorical(["a", "b", "c"]))
-    study = Study(space, maximize=False, seed=seed)
-    for _ in range(2):
-        batch = study.ask(10)
-        study.tell(batch.ids, [cost(params) for params in batch.params])
-    study.ask(1)
-    new = space.to_dicts(space.unnormalize(problems.uniform(500, 5)))
-    mean, _ = study.predict(new)
-    truth = torch.tensor([cost(params) for params in new], dtype=torch.float64)
-    assert (mean - truth).abs().max() < 0.01 * truth.std()
