@@ -324,8 +324,9 @@ def served() -> Rows:
 
 TABLES: dict[str, tuple[Callable[[], Rows | list[str]], str, tuple[str, ...]]] = {
     "league": (
-        lambda: league(["", "_mixed", "_large", "_thousand"]),
-        "python -m benchmarks.league --subset small | noisy | mixed | large | thousand",
+        lambda: league(["", "_noise", "_mixed", "_large", "_thousand"]),
+        "python -m benchmarks.league --subset small | noisy | mixed | large | thousand`, and"
+        " `--problems bbob-f1-d5,… --batches 5 --budget 100 --noise 0.3",
         ("optimisers*/optimisers_*.json",),
     ),
     "fronts": (fronts, "python benchmarks/fronts.py", ("fronts.json",)),
