@@ -52,7 +52,7 @@ class Functions(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class FunctionOfPoints:
-    """A function of points as the one that is maximised."""
+    """One function of points, as one of the :class:`Functions` that are maximised."""
 
     of_points: Callable[[Tensor], Tensor]  # from (k, d) to (k,), in float64
     num_samples: int = 1

@@ -146,7 +146,7 @@ MUTANTS = (
         SEARCH,
     ),
     Mutant(BELIEF, "spread = 0.5 *", "spread =", STUDY),
-    Mutant(BELIEF, "self.mean(X[ranked])).argmax()", "self.mean(X[ranked])).argmin()", STUDY),
+    Mutant(BELIEF, "return mean - 2.0 * std", "return mean + 2.0 * std", STUDY),
     Mutant(BELIEF, "changed = first.clone()", "changed = second.clone()", STUDY),
     Mutant(
         "scalable_bo/modelling/fitting.py",

@@ -215,8 +215,8 @@ def stop(message: str, code: int) -> NoReturn:
 
 
 def lines_of(status: Callable[[str], None], seconds: float = 60.0) -> Callable[[str], None]:
-    """Return ``status``, which shows something on a terminal only, joined by a line after so many
-    seconds each where stderr is none.
+    """Return ``status``, which shows something on a terminal only, and which then also prints a
+    line every so many seconds where stderr is no terminal.
     """
     last = time.monotonic()
 

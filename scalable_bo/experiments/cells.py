@@ -220,7 +220,7 @@ def run_cell(
     on_step: Callable[[Record], None] | None = None,
     on_status: Status = silent,
 ) -> Record:
-    """Run one cell and return its record, of which nothing stays on disk.
+    """Run one cell and return its record, leaving nothing on disk.
 
     Args:
         cell: what to run.

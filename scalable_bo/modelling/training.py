@@ -68,9 +68,8 @@ class LogGap:
         """Return the scale of values (n,); ``None`` where half of them are the best."""
         gaps = values.max() - values
         unit = 0.25 * float(gaps.median())
-        if unit <= 0:
-            return None
-        return cls(float(values.max()), unit, -math.log1p(float(gaps.max()) / unit))
+        reach = -math.log1p(float(gaps.max()) / unit) if unit > 0 else -math.inf
+        return cls(float(values.max()), unit, reach) if reach > -math.inf else None
 
     def __call__(self, values: Tensor) -> Tensor:
         return -torch.log1p((self.best - values) / self.unit)

@@ -205,8 +205,9 @@ def _of_best(snapshot: Snapshot, row: int) -> list[str]:
         mean, low, high = (float(part) for part in snapshot.beliefs[0].curve(rows.X[[row]]))
         note += f" The predicted mean there is {mean:.4g}"
         note += f", with a band from {low:.4g} to {high:.4g}." if high > low else "."
-    if row != best[0]:
-        note += " Values are noisy: at the worse end of its band this row is the best."
+    if row != best[0]:  # by what a model says
+        side = "at the worse end of its band" if high > low else "by its mean"
+        note += f" Values are noisy: {side} this row is the best."
     return [_section("Best point", _rows_table(snapshot, best[:NUM_ROWS]), note)]
 
 

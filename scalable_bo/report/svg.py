@@ -39,12 +39,12 @@ def escape(text: object) -> str:
 
 
 def remark(text: str) -> str:
-    """Return a text that is said of something; nothing of none."""
+    """Return a text as a note; nothing for an empty one."""
     return f'<p class="note">{escape(text.strip())}</p>' if text.strip() else ""
 
 
 def scrolling(content: str, label: str = "Table") -> str:
-    """Return what scrolls sideways where there is too little room, by keys, too."""
+    """Return content that scrolls sideways where it does not fit, by the keyboard, too."""
     return f'<div class="scroll" tabindex="0" role="group" aria-label="{label}">{content}</div>'
 
 

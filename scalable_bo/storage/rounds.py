@@ -102,10 +102,10 @@ class Result:
 
     Attributes:
         best_params: the parameters that are recommended: of the evaluated points, the one that is
-            best even two posterior standard deviations to the worse side of its mean or, where
-            noise is negligible, there is no surrogate yet or outcomes are constrained, the one with
-            the best feasible value. Empty without a feasible point and for
-            several objectives, which have a ``front`` in place of a best point.
+            best even two posterior standard deviations to the worse side of its mean (of more than
+            2000, by the mean) or, where noise is negligible, there is no surrogate yet or outcomes
+            are constrained, the one with the best feasible value. Empty without a feasible point
+            and for several objectives, which have a ``front`` in place of a best point.
         best_value: the value there, as observed.
         X: (n, d) all points with a value, in the user's units, in the order told.
         values: (n,) their values.

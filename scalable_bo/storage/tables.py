@@ -86,7 +86,7 @@ def read_table(
 ) -> tuple[Tensor, Any, Any, dict[int, str]]:
     """Return the points (n, d) of a table, and their values and noise as ``Study.add_data`` takes
     them: as they are given, or those in the columns that they name or, of several outcomes, that
-    have their ``names``; and, by row, what is no number among the values. Note its remarks.
+    have their ``names``; and, by row, why a value is no number. Note its remarks.
 
     Raises:
         TypeError, ValueError, MemoryError, ImportError: as ``Study.add_data``.

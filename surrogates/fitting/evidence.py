@@ -111,9 +111,9 @@ class Evidence:
         quarter of all points have, in ranges of the inputs.
 
         The points are the half of all whose nearest other points are nearest, which say most of
-        short distances, but ``fewest`` at least; without those that are there twice. If errors are
-        noise, half are nearer, whatever the law of the noise, and if smooth trends are left in
-        them, too; more if a function varies over distances that are short for the model.
+        short distances, but ``fewest`` at least, or all; without those that are there twice. If
+        errors are noise, half are nearer, whatever the law of the noise, and if smooth trends are
+        left in them, too; more if a function varies over distances that are short for the model.
 
         Raises:
             FloatingPointError: if a kernel matrix is not positive definite.

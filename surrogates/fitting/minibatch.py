@@ -117,7 +117,7 @@ def fit_minibatch(
             if callback is not None:
                 callback(step, -n * nll)
             progress.add(nll)
-            if step % 200 == 0:
+            if step % 200 == 0:  # the likelihood and the neighbours are looked at now and then
                 if progress.has_settled():
                     break
                 if neighbours is not None:
@@ -194,7 +194,7 @@ class _SGD:
 
 
 class _Progress:
-    """Whether the likelihood still rises: whether less than ``patience`` looks in a row have seen
+    """Whether the likelihood still rises: whether fewer than ``patience`` looks in a row have seen
     it gain less than the tolerance.
     """
 

@@ -26,7 +26,7 @@ class Neighbours:
         X: (n, d), finite.
         kernel: whose lengthscales measure distances; inputs that none of its parts looks at weigh
             nothing.
-        exact_up_to: points.
+        exact_up_to: as many points are searched exactly in any dimension.
     """
 
     def __init__(self, X: Tensor, kernel: Kernel, exact_up_to: int = 5000):

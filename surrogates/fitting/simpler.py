@@ -97,8 +97,8 @@ def simplify(model: SingleTaskGP, *, callback: StepCallback | None = None) -> Si
 
 
 def _is_settled(gp: BatchedGP, index: Tensor, share: float = 0.8) -> bool:
-    """Return whether the noise is a ``share`` of the squares by which data left out, one at a time,
-    are off: there is little else to explain.
+    """Return whether the noise exceeds a ``share`` of the squares by which data left out,
+    one at a time, are off: there is little else to explain.
     """
     errors, _ = gp.leave_one_out_errors(index)
     return bool(gp.likelihood.noise.mean() > share * errors.square().mean())

@@ -227,7 +227,7 @@ def _normal_waves(
 def _directions(
     dim: int, count: int, like: Tensor, generator: torch.Generator, orthogonal_up_to: int = 256
 ) -> Tensor:
-    """Return unit vectors (d, h), orthogonal ones ``orthogonal_up_to`` so many dimensions, where
+    """Return unit vectors (d, h), orthogonal ones in up to ``orthogonal_up_to`` dimensions, where
     that is cheap: in more they nearly are.
     """
     if dim <= orthogonal_up_to:

@@ -300,7 +300,7 @@ def _is_usable(dtype: torch.dtype) -> bool:
     """Whether there is a library that finds the numbers that PyTorch does."""
     if _library(dtype) is None:
         return False
-    bound = 100.0 * torch.finfo(dtype).eps
+    bound = 100.0 * torch.finfo(dtype).eps  # a library that is further off is not taken
     is_right = all(
         bool((found - known).abs().max() <= bound * max(1.0, known.abs().max().item()))
         for found, known in _samples(dtype)

@@ -222,7 +222,7 @@ def _floor(bounds: Interval | None) -> float:
     if bounds is None or not _is_bounded(bounds.lower_bound) or _is_bounded(bounds.upper_bound):
         return -math.inf
     lower = bounds.lower_bound.max().item()
-    return math.log(1e-3 * lower) if lower > 0.0 else -math.inf
+    return math.log(1e-3 * lower) if lower > 0.0 else -math.inf  # as far above the bound at least
 
 
 def _lengthscale_coordinates(kernel: Kernel, X: Tensor) -> dict[int, tuple[Tensor, Tensor]]:

@@ -192,7 +192,7 @@ class Auto(GoalSolver):
             candidate(
                 CG(None, **self._limits),
                 "CG(None)",
-                1.5 * probe.iterations(0, tolerance),  # by the median of what it took
+                1.5 * probe.iterations(0, tolerance),  # the median of epochs over their forecast
                 0.0,
             )
         )

@@ -36,7 +36,7 @@ class Cells:
 
     Attributes:
         missed: (r,) what 1, …, r random columns leave of K's diagonal, relative to it.
-        from_everywhere: share of a part's rows.
+        from_everywhere: share of a part's rows that are drawn from everywhere.
 
     References:
         Dasgupta, Freund (2008), "Random Projection Trees and Low Dimensional Manifolds", for such

@@ -196,8 +196,8 @@ class LinearSystem(ABC):
             )
 
     def _begin(self, rows: Rows, num_data: int, noise: Tensor) -> None:
-        """Take what a new system or a copy is of, the noise in the dtype of the arithmetic, and
-        count from 0.
+        """Set the rows, the data and the noise, which is in the dtype of the arithmetic, and count
+        entries from 0.
         """
         self.rows = rows
         self.n = rows.n

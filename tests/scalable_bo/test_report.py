@@ -797,7 +797,7 @@ def test_the_best_point_of_the_page_is_that_of_the_result_under_noise_too() -> N
     assert result.best_value != result.best_observed_value
     content = page.render(study.snapshot())
     assert f"<dt>best value</dt><dd>{result.best_value:.6g}</dd>" in content
-    assert "Values are noisy" in content
+    assert "Values are noisy: at the worse end of its band this row is the best." in content
     row = study.snapshot().shown_row
     assert result.best_params == space.to_dicts(X[[row]])[0]
 

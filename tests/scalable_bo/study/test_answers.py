@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,15 @@ def test_under_noise_the_best_band_is_recommended_beside_the_best_value(
     assert abs(sign * result.predicted_value) < 3 * result.predicted_std < 3 * NOISE
 
 
+def test_among_many_noisy_values_the_mean_that_is_there_decides(of_noise: Study) -> None:
+    belief = of_noise._answers._belief(fits=False)
+    assert belief is not None
+    result = of_noise.result
+    many = replace(belief, quick_mean=lambda X: (X[:, 0] - 0.9).abs())
+    best = many.recommend(result.X, result.values)
+    assert best == int((result.X[:, 0] - 0.9).abs().argmin())
+
+
 def test_without_noise_the_best_value_is_recommended(without_noise: Study) -> None:
     for study in (without_noise, asked(partial(noisy, scale=1e-3))):
         result = study.result
@@ -123,7 +133,8 @@ def test_the_best_of_a_space_of_counts_and_limits_lies_in_it() -> None:
     assert found["k"] in range(9)
     assert found["k"] + found["x"] <= 6
     mean, std = study.predict([found, *space.to_dicts(study.result.X)])
-    assert (mean - 2.0 * std).argmax() == 0 or found == study.best_params
+    worst = mean - 2.0 * std
+    assert worst[0] >= worst.max() - 1e-6
 
 
 def test_without_noise_the_best_of_the_space_is_the_best_observed(without_noise: Study) -> None:
