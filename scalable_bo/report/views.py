@@ -170,7 +170,7 @@ def history(snapshot: Snapshot, log: bool | None = None) -> Picture:
     ]
     if kept.any():
         parts.append(Marks("steps", order, best, "best so far", "orange"))
-    note = f"{hidden} values far from the best are beyond the axis." if hidden else ""
+    note = f"Values far from the best that are beyond the axis: {hidden}." if hidden else ""
     return Picture("Best so far", [Panel(across, up, parts)], note)
 
 
