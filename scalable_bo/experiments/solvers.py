@@ -135,7 +135,7 @@ def solver_for(
         step_size = sdd.step_size if solver.step_size is None else solver.step_size
         settings = {"step_size": step_size} | _stochastic(n, sdd)
         if name in ADASAP_DESCENTS and sdd.num_epochs is not None and sdd.num_blocks is not None:
-            # Of T steps, its programs average the iterates with r = 10 / T
+            # The published programs average the iterates of T steps with r = 10 / T
             settings["averaging"] = min(1.0, 10.0 / (sdd.num_epochs * sdd.num_blocks))
     elif isinstance(solver, SGD):
         # Published for the mean, and 3e-4 for samples, which 0.3 brings farther in the same steps

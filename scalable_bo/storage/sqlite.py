@@ -349,7 +349,7 @@ class CheckpointFolder:
 
 @dataclass(eq=False)
 class _Held:
-    """What is open until the storage is closed, in the process that opened it.
+    """What a process that opened the storage holds until it closes it.
 
     Attributes:
         dim: the number of parameters; ``None`` before it is known.
