@@ -21,9 +21,6 @@ from surrogates.systems.system import Rows
 
 ADAM_DECAYS = (0.9, 0.999)
 ADAM_EPSILON = 1e-8
-# Values may tell one maximum from another, but not the points beside one
-NUM_COMPARED = 64  # candidates
-LARGEST_ROUNDING = 0.05  # beside how far the values of a path differ from candidate to candidate
 # of the starts, from one stage of a pruned ascent to the next
 KEPT = 1 / 3
 FEWEST_KEPT = 4
@@ -117,26 +114,6 @@ class _Each(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor, None]:
         (slopes,) = ctx.saved_tensors
         return cotangent.unsqueeze(-1) * slopes, None
-
-
-def coarse(functions: Functions, candidates: Tensor, rows: Rows) -> Functions:
-    """Return what tells good candidates from others: paths in float32, at about half the cost, if
-    these differ by little beside what candidates differ by; ``functions`` otherwise.
-
-    Args:
-        candidates: (c, d), some of those to be screened.
-        rows: of functions that processes share: all decide alike.
-    """
-    if not isinstance(functions, SamplePaths) or functions.weights.dtype == torch.float32:
-        return functions
-    quick = functions.single()
-    if quick.weights.dtype == functions.weights.dtype:
-        return functions
-    few = candidates[:: max(1, len(candidates) // NUM_COMPARED)]
-    values = functions(few)
-    error = (quick(few) - values).square().mean(1)
-    is_close = bool((error <= LARGEST_ROUNDING**2 * values.var(dim=1, correction=0)).all())
-    return quick if rows.least(is_close) else functions
 
 
 def screen(
@@ -259,7 +236,6 @@ def condensed(
     paths: Functions,
     starts: Tensor,
     reach: Tensor,
-    quick: Functions | None = None,
     num_centres: int = CHEAP_FACTOR_UP_TO,
 ) -> SamplePaths | None:
     """Return functions of few terms that agree with ``paths`` at ``starts`` (s, k, d) of their
@@ -270,8 +246,6 @@ def condensed(
     Args:
         reach: (d,) the standard deviation of centres around starts, such as the length of a first
             step: what ascents are to climb is the slope, too.
-        quick: by which values at the starts are compared, see :func:`coarse`; ``None`` for the
-            paths.
         num_centres: c.
     """
     k = starts.shape[1]
@@ -284,7 +258,7 @@ def condensed(
     centres = _around(starts[:, ~is_checked], num_centres, reach)
     functions = paths.condensed(centres)
     checked = _beside(starts[:, is_checked], centres, reach)
-    values = (quick or paths).each(checked)
+    values = paths.each(checked)
     error = (functions.each(checked) - values).square().mean()
     agree = bool(error <= LARGEST_ERROR**2 * values.var(dim=1).mean())
     return functions if agree else None

@@ -26,7 +26,6 @@ from acquisition.multistart import (
     Functions,
     SharedFunctions,
     ascend,
-    coarse,
     condensed,
     furthest,
     screen,
@@ -436,15 +435,14 @@ class ParallelThompsonSampling:
         first = next(rounds)
         if isinstance(functions, OutcomePaths):
             functions = functions.extended(first)
-        quick = coarse(functions, first, rows)
         starts = screen(
-            quick,
+            functions,
             islice(chain([first], rounds), self.num_rounds),
             sign=sign,
             after_round=self._report("screening", self.num_rounds, rows),
         )
         if self.num_starts < self.num_rounds:
-            order = (sign * quick.each(starts)).topk(self.num_starts, dim=1).indices
+            order = (sign * functions.each(starts)).topk(self.num_starts, dim=1).indices
             starts = starts.take_along_dim(order.unsqueeze(-1), dim=1)
         bounds = search.feasible.bounds
         rate = torch.as_tensor(
@@ -455,7 +453,7 @@ class ParallelThompsonSampling:
         # Whether shared paths allow it would depend on how processes divide them
         may_be_condensed = self.prune and not self.shared and self.num_steps > OWN_STEPS
         reach = rate * (bounds[1] - bounds[0])
-        of_few_terms = condensed(functions, starts, reach, quick) if may_be_condensed else None
+        of_few_terms = condensed(functions, starts, reach) if may_be_condensed else None
         num_steps = self.num_steps if of_few_terms is None else OWN_STEPS
         steps = num_steps if of_few_terms is None else self.num_steps + num_steps
         climb = partial(
