@@ -30,21 +30,10 @@ from surrogates.operators.main_effects import MainEffectsKernel
 
 MEAN_WEIGHTS = "mean_weights"
 WARPED = "warped"  # in a checkpoint's tensors if its values are: the number of the scale
-# For few values: less noise than that is none; a prior that lets it be as little
-LENGTHSCALE_WEIGHT = 0.1  # of the prior of lengthscales
-LEAST_NOISE = 1e-6
-FIRST_NOISE = 1e-2  # where a fit starts
-# In a sum of functions of one input each, and one of all: to at most so many inputs, beyond which
-# a fit of d lengthscales more takes long; and where a fit starts, from little of the latter
-MOST_INPUTS_APART = 10
+LEAST_NOISE = 1e-6  # of few values: less than that is none
 # Further kernels, as an ask's reason has them
 APART = "inputs that act apart"
 SMOOTH = "a smooth, elongated function"
-LENGTHSCALE_SMOOTH = 4.0  # where its fit starts; the bound leaves three digits of the least noise
-LARGEST_OUTPUTSCALE = 1e-3 * LEAST_NOISE / torch.finfo(torch.float64).eps
-SHARE_APART = 3.0
-SHARE_TOGETHER = 0.1
-LENGTHSCALE_APART = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,21 +69,21 @@ class SurrogateFactory:
         """Return the factory of a copy of the user's ``kernel`` or, without one, of BoTorch's: RBF
         with dimension-scaled priors, and Matérn's of ν = 5/2 for few values, which takes a function
         for less smooth than it may be, with an output scale of its own and lengthscales that are
-        not short; and in few dimensions its sum with functions of one input each. RBF without
-        priors, from long lengthscales on, are the functions in a rotated valley: a hundred times
-        longer than wide, they have no place among moderate lengthscales.
+        not short; and of 2 to 10 inputs its sum with functions of one input each, beyond which a
+        fit of as many lengthscales more takes long. RBF without priors, from long lengthscales on,
+        are the functions in a rotated valley: a hundred times longer than wide, they have no place
+        among moderate lengthscales.
         """
         if kernel is not None:
             return cls(deepcopy(kernel), solver, dtype, device)
         with torch.device("cpu"):
             smooth = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim)
             matern = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim, use_rbf_kernel=False)
-            prior = ModerateLengthscalePrior(LENGTHSCALE_WEIGHT)
-            matern.register_prior("lengthscale_prior", prior, "lengthscale")
+            matern.register_prior("lengthscale_prior", ModerateLengthscalePrior(), "lengthscale")
             scaled = ScaleKernel(matern, outputscale_prior=GammaPrior(2.0, 1.0))
             scaled.outputscale = 1.0
             further: dict[str, Kernel] = {SMOOTH: _kernel_smooth(dim)}
-            if 2 <= dim <= MOST_INPUTS_APART:
+            if 2 <= dim <= 10:
                 further[APART] = _kernel_apart(matern, dim)
         return cls(smooth, solver, dtype, device, scaled, further)
 
@@ -107,7 +96,7 @@ class SurrogateFactory:
         with torch.device("cpu"):
             likelihood = GaussianLikelihood(
                 noise_prior=GammaPrior(1.1, 30.0),
-                noise_constraint=GreaterThan(LEAST_NOISE, initial_value=FIRST_NOISE),
+                noise_constraint=GreaterThan(LEAST_NOISE, initial_value=1e-2),
             )
         own = self.kernel_of_few if further is None else self.further[further]
         kernel = deepcopy(own or self.kernel)
@@ -181,23 +170,25 @@ class SurrogateFactory:
 
 def _kernel_smooth(dim: int) -> Kernel:
     """Return a kernel without priors, at lengthscales by which functions are nearly parabolas."""
-    bound = Interval(LEAST_NOISE, LARGEST_OUTPUTSCALE)
+    # Rounding of the largest output scale leaves three digits of the least noise
+    bound = Interval(LEAST_NOISE, 1e-3 * LEAST_NOISE / torch.finfo(torch.float64).eps)
     smooth = ScaleKernel(RBFKernel(ard_num_dims=dim), outputscale_constraint=bound)
-    smooth.base_kernel.lengthscale = LENGTHSCALE_SMOOTH
-    smooth.outputscale = LENGTHSCALE_SMOOTH**4  # the variance of parabolas is then about 1
+    smooth.base_kernel.lengthscale = 4.0
+    smooth.outputscale = 4.0**4  # the variance of parabolas is then about 1
     return smooth
 
 
 def _kernel_apart(together: Kernel, dim: int) -> Kernel:
-    """Return the sum of a kernel of all inputs and of functions of one input each."""
+    """Return the sum of a kernel of all inputs, of which there is little at first, and of functions
+    of one input each.
+    """
     single = MainEffectsKernel(dim)
-    prior = ModerateLengthscalePrior(LENGTHSCALE_WEIGHT)
-    single.register_prior("lengthscale_prior", prior, "lengthscale")
-    single.lengthscale = LENGTHSCALE_APART
+    single.register_prior("lengthscale_prior", ModerateLengthscalePrior(), "lengthscale")
+    single.lengthscale = 0.5
     apart = ScaleKernel(single, outputscale_prior=GammaPrior(1.1, 0.25))
-    apart.outputscale = SHARE_APART
+    apart.outputscale = 3.0
     rest = ScaleKernel(deepcopy(together), outputscale_prior=GammaPrior(1.1, 1.0))
-    rest.outputscale = SHARE_TOGETHER
+    rest.outputscale = 0.1
     return AdditiveKernel(rest, apart)
 
 

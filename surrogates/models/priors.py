@@ -25,7 +25,7 @@ class ModerateLengthscalePrior(Prior):
     support = constraints.positive
     weight: Tensor
 
-    def __init__(self, weight: float) -> None:
+    def __init__(self, weight: float = 0.1) -> None:
         super().__init__(validate_args=False)
         self.register_buffer("weight", torch.as_tensor(weight, device="cpu"))
 

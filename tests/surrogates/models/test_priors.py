@@ -9,7 +9,7 @@ from surrogates.models.priors import ModerateLengthscalePrior
 
 
 def test_it_has_its_mode_at_the_side_of_the_cube_and_excludes_short_lengthscales() -> None:
-    prior = ModerateLengthscalePrior(0.1)
+    prior = ModerateLengthscalePrior()
     lengths = torch.tensor([0.1, 0.5, 1.0, 2.0], dtype=torch.float64)
     found = prior.log_prob(lengths)
     assert found.tolist() == pytest.approx([-10.001, -0.425, -0.2, -0.425])
@@ -22,7 +22,7 @@ def test_few_values_of_a_rough_function_are_not_taken_for_noise() -> None:
     Y = torch.randn(12, 1, dtype=torch.float64, generator=generator)
     plain = MaternKernel(nu=2.5, ard_num_dims=5).double()
     moderate = MaternKernel(
-        nu=2.5, ard_num_dims=5, lengthscale_prior=ModerateLengthscalePrior(0.1)
+        nu=2.5, ard_num_dims=5, lengthscale_prior=ModerateLengthscalePrior()
     ).double()
     shortest = [
         fit(PathwiseGP(X, Y, covar_module=kernel)).covar_module.lengthscale.min().item()

@@ -82,7 +82,7 @@ def test_it_can_be_fitted_again_as_before(tmp_path: Path) -> None:
         RBFKernel(lengthscale_constraint=Interval(0.1, 4.0)),
         RBFKernel(lengthscale_prior=UniformPrior(0.1, 4.0)),
         TanimotoKernel(),
-        MaternKernel(nu=2.5, lengthscale_prior=ModerateLengthscalePrior(0.1)),
+        MaternKernel(nu=2.5, lengthscale_prior=ModerateLengthscalePrior()),
         CategoricalKernel(active_dims=(0,)) * RBFKernel(active_dims=(1, 2)),
     ],
     ids=lambda kernel: type(kernel).__name__,
