@@ -113,8 +113,8 @@ MUTANTS = (
     ),
     Mutant(
         SOLVED,
-        "return bool((lost > LARGEST_LOSS",
-        "return False and bool((lost > LARGEST_LOSS",
+        "return bool((lost > largest_loss",
+        "return False and bool((lost > largest_loss",
         MODELS,
     ),
     Mutant(SOLVED, "math.ceil(num_paths / paths_per_draw) if wanted.spanning else 1", "1", MODELS),

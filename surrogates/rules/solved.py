@@ -37,8 +37,6 @@ from surrogates.systems.processes import own_rows
 from surrogates.systems.shared import DistributedKernelSystem
 from surrogates.systems.system import Apply, LinearSystem, Targets, require_blocks
 
-NUM_LOOKS = 16  # paths, and points, at which sums in float32 are compared with those in float64
-LARGEST_LOSS = 0.01  # of the posterior's variance
 COLUMNS_HELD = 13  # copies of an (n, s) matrix that the hungriest solver and the paths hold at once
 ONCE = (
     "A posterior of fantasies that was solved for is differentiable once, in reverse mode and"
@@ -99,7 +97,7 @@ class SolvedRule(Rule):
         if precise:
             system = system.precise()
         residuals = (data.y - data.mean_module(X)).unsqueeze(1)
-        values = prior_values(prior, X, data.noise).T
+        values = prior_values(prior, X).T
         std = data.noise.sqrt().unsqueeze(-1)
         noise = std * balanced_normal(values / std, generator)
         targets = Targets(
@@ -161,7 +159,7 @@ class AllData(SolvedRule):
         system = DistributedKernelSystem(data.kernel, X, noise)
         misfit = data.y[rows] - data.mean_module(X)
         initial = _initial(system, misfit.unsqueeze(1), wanted)
-        values = prior_values(prior, data.X, data.noise, rows).T
+        values = prior_values(prior, X).T
         targets = shared_targets(system, misfit, values, generator)
         arguments = solve_arguments(system, targets, solver)
         del targets, values
@@ -283,17 +281,11 @@ def _require_memory(X: Tensor, num_paths: int) -> None:
     )
 
 
-def prior_values(prior: PriorPaths, X: Tensor, noise: Tensor, rows: slice = slice(None)) -> Tensor:
-    """Return f(X[rows]), (s, n): of float32 points by sums in float64, if others differ from them
-    beside the noise, as they do where points lie many lengthscales apart.
+def prior_values(prior: PriorPaths, X: Tensor) -> Tensor:
+    """Return f(X), (s, n), summed in float64: where points lie many lengthscales apart, sums in
+    float32 are off by more than the noise.
     """
-    if X.dtype == torch.float32:
-        double = prior.summed_in(torch.float64)
-        few = X[:: max(1, len(X) // NUM_LOOKS)]
-        lost = (prior(few) - double(few)).square().mean()
-        if not bool(lost <= LARGEST_LOSS * noise.min()):
-            return double(X[rows])
-    return prior(X[rows])
+    return prior.summed_in(torch.float64)(X)
 
 
 def settled(paths: SamplePaths, X: Tensor) -> SamplePaths:
@@ -303,29 +295,35 @@ def settled(paths: SamplePaths, X: Tensor) -> SamplePaths:
     return paths.summed_in(torch.float64 if loses_in_float32(paths, X) else torch.float32)
 
 
-def loses_in_float32(paths: SamplePaths, X: Tensor) -> bool:
+def loses_in_float32(
+    paths: SamplePaths, X: Tensor, num_looks: int = 16, largest_loss: float = 0.01
+) -> bool:
     """Return whether sums in float32 would lose ``paths`` of data X (n, d).
 
     They would where data are dense and noise is little: the weights of a path, of both signs, are
     then thousands of times as large as its update. What is lost is measured for a few paths,
     halfway between data, beside the posterior's standard deviation there.
+
+    Args:
+        num_looks: paths, and points, at which both sums are compared.
+        largest_loss: of the posterior's variance.
     """
     generator = torch.Generator().manual_seed(0)
-    ends = torch.randint(len(X), (2, NUM_LOOKS), generator=generator, device=generator.device).to(
+    ends = torch.randint(len(X), (2, num_looks), generator=generator, device=generator.device).to(
         X.device
     )
     Q = 0.5 * (X[ends[0]] + X[ends[1]])
     deviations = _deviations(paths, Q, torch.float64)
     lost = (_deviations(paths, Q, torch.float32) - deviations).square().mean(1)
-    return bool((lost > LARGEST_LOSS * deviations.square().mean(1)).any())
+    return bool((lost > largest_loss * deviations.square().mean(1)).any())
 
 
 def _deviations(paths: SamplePaths, X: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a few of the paths less their mean at X (q, d), (q, s), summed in ``dtype``."""
-    weights = torch.cat([paths.mean_weights, paths.weights[:, :NUM_LOOKS]], 1)
+    """Return the first q paths less their mean at X (q, d), (q, s), summed in ``dtype``."""
+    weights = torch.cat([paths.mean_weights, paths.weights[:, : len(X)]], 1)
     updates = combine(paths.data, X, weights.to(dtype))
     prior = paths.prior
-    values = 0.0 if prior is None else prior.summed_in(dtype)(X).T[:, :NUM_LOOKS]
+    values = 0.0 if prior is None else prior.summed_in(dtype)(X).T[:, : len(X)]
     return updates[:, 1:] - updates[:, :1] + values
 
 
