@@ -16,7 +16,6 @@ from acquisition.constraints import FeasibleSet
 from surrogates import SamplePaths, memory
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
-from surrogates.operators.tiles import tile_side
 from surrogates.systems.system import Rows
 
 ADAM_DECAYS = (0.9, 0.999)
@@ -123,46 +122,38 @@ def screen(
     sign: float = 1.0,
     after_round: Callable[[], None] | None = None,
 ) -> Tensor:
-    """Return each path's best candidate of every round: (s, number of rounds, d). Rounds that share
-    a tile are evaluated together.
+    """Return each path's best candidate of every round: (s, number of rounds, d). Rounds are
+    evaluated together as far as their values take little memory.
 
     Args:
         rounds: tensors (c, d) of candidates, shared by all paths.
         sign: 1 to maximise, −1 to minimise.
     """
     best: list[Tensor] = []
-    most = memory.part_size(paths.num_samples, torch.float32)
-    for group in _sharing_tiles(rounds, most):
+    most = memory.part_size(paths.num_samples, torch.float32, num_bytes=2**22)
+    for group in _together(rounds, most):
         if len(group) > 1:
             values = (sign * paths(torch.cat(group))).split([len(part) for part in group], dim=1)
             best += [part[one.argmax(1)] for part, one in zip(group, values, strict=True)]
         else:
-            # Whole tiles: a strip beside them would take nearly as long as a tile
-            chunk = most - most % min(most, tile_side(group[0].device))
-            found = [(sign * paths(part)).max(dim=1) for part in group[0].split(chunk)]
+            found = [(sign * paths(part)).max(dim=1) for part in group[0].split(most)]
             number = torch.stack([value for value, _ in found]).argmax(0)
             index = torch.stack([place for _, place in found]).gather(0, number.unsqueeze(0))
-            best.append(group[0][number * chunk + index.squeeze(0)])
+            best.append(group[0][number * most + index.squeeze(0)])
         if after_round is not None:
             for _ in group:
                 after_round()
     return torch.stack(best, dim=1)
 
 
-def _sharing_tiles(rounds: Iterable[Tensor], most: int) -> Iterator[list[Tensor]]:
-    """Yield rounds of candidates one by one, those together that fit into a tile, and at most
-    ``most`` candidates.
-    """
+def _together(rounds: Iterable[Tensor], most: int) -> Iterator[list[Tensor]]:
+    """Yield rounds one by one, those together that have at most ``most`` candidates in all."""
     group: list[Tensor] = []
-    whole = room = 0
     for candidates in rounds:
-        if len(candidates) > room and group:
+        if group and sum(map(len, group)) + len(candidates) > most:
             yield group
             group = []
-        if not group:
-            room = whole = whole or min(most, tile_side(candidates.device))
         group.append(candidates)
-        room -= len(candidates)
     yield group
 
 

@@ -4,6 +4,7 @@ Notation: X1 (m, d) rows, X2 (n, d) columns, W (n, s) weights; a tile is ``k(X1[
 slices or index tensors i, j.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy, deepcopy
@@ -522,10 +523,10 @@ def spans(length: int, size: int) -> Iterator[slice]:
 
 
 def tile_spans(num_rows: int, num_columns: int, side: int) -> Iterator[tuple[slice, slice]]:
-    """Yield the rows and columns of the tiles of a matrix, row after row: ``side`` columns,
-    and several times as many where there are few rows.
+    """Yield the rows and columns of the tiles of a matrix, row after row: tiles of equal height, at
+    most ``side``, with ``side`` columns, and several times as many where there are few rows.
     """
-    height = max(1, min(num_rows, side))
+    height = max(1, math.ceil(num_rows / math.ceil(max(1, num_rows) / side)))
     for i in spans(num_rows, height):
         for j in spans(num_columns, side // height * side):
             yield i, j

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from acquisition import ascend, screen
 from surrogates import memory
-from surrogates.operators import tiles
 from tests import problems
 from tests.acquisition.functions import Functions, waves
 
@@ -58,12 +57,10 @@ def test_screening_holds_no_more_values_than_stated() -> None:
     functions.formula = lambda X: (shapes.append(X.shape[1]), formula(X))[1]
     with patch.object(memory, "part_size", return_value=10):
         screen(functions, [problems.uniform(25, 2)])
-        with patch.dict(tiles.TILE_SIDE, cpu=4):  # of which two fit, and no strip beside them
-            screen(functions, [problems.uniform(25, 2)])
-    assert shapes == [10, 10, 5, 8, 8, 8, 1]
+    assert shapes == [10, 10, 5]
 
 
-def test_screening_draws_what_fills_a_tile_at_a_time_and_reports_each_round() -> None:
+def test_screening_draws_what_it_evaluates_together_and_reports_each_round() -> None:
     events: list[str] = []
 
     def rounds():
@@ -71,7 +68,7 @@ def test_screening_draws_what_fills_a_tile_at_a_time_and_reports_each_round() ->
             events.append("drawn")
             yield problems.uniform(4, 2)
 
-    with patch.dict(tiles.TILE_SIDE, cpu=8):
+    with patch.object(memory, "part_size", return_value=8):
         screen(waves(2, 2), rounds(), after_round=lambda: events.append("done"))
     two = ["drawn", "drawn", "done", "done"]
     assert events == ["drawn", *two, *two, "done"]

@@ -2,6 +2,8 @@
 dtype and tile size.
 """
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -225,12 +227,18 @@ def test_a_tiled_product_holds_no_more_than_a_tile(monkeypatch: pytest.MonkeyPat
 
 
 @given(m=st.integers(0, 70), n=st.integers(0, 70), side=st.integers(1, 12))
-def test_tiles_cover_a_matrix_once_and_are_of_bounded_size(m: int, n: int, side: int) -> None:
+def test_tiles_cover_a_matrix_once_and_none_is_large_or_a_thin_strip(
+    m: int, n: int, side: int
+) -> None:
     count = torch.zeros(m, n)
+    heights = []
     for i, j in tile_spans(m, n, side):
         count[i, j] += 1
         assert 0 < count[i, j].numel() <= side**2
+        heights.append(len(count[i]))
     assert (count == 1).all()
+    number = math.ceil(m / side)  # of rows of tiles
+    assert not heights or max(heights) - min(heights) < number
 
 
 def test_hyperparameters_are_read_when_the_operator_is_made() -> None:
