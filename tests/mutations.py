@@ -122,8 +122,8 @@ MUTANTS = (
     Mutant(PATHS, "self.prior.each(X) + update", "self.prior.each(X) - update", MODELS),
     Mutant(
         PATHS,
-        "update = combine(self.data, X.reshape",
-        "update = 0.9 * combine(self.data, X.reshape",
+        "update = combine(self.data, X, ",
+        "update = 0.9 * combine(self.data, X, ",
         MODELS,
     ),
     Mutant(SELECTION, "if not is_known[i] and untaken", "if not is_known[i] or untaken", SEARCH),

@@ -293,11 +293,7 @@ class PriorPaths:
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return every function at X (..., q, d): (s, ..., q)."""
-        flat = X.reshape(-1, X.shape[-1])
-        values = torch.cat(
-            [combine(features, flat, weights) for features, weights in self.draws], dim=1
-        )
-        return values.T.reshape(values.shape[1], *X.shape[:-1])
+        return torch.cat([combine(features, X, weights) for features, weights in self.draws])
 
     def each(self, X: Tensor) -> Tensor:
         """Return function i at ``X[i]``: (s, q), for X (s, q, d)."""

@@ -141,11 +141,8 @@ class SamplePaths:
     def __call__(self, X: Tensor) -> Tensor:
         """Return every path at X (..., q, d): (s, ..., q)."""
         X = self._inputs(X)
-        flat = X.reshape(-1, X.shape[-1])
-        update = combine(self.data, flat, self.weights).T.reshape(self.num_samples, *X.shape[:-1])
-        return self._outputs(
-            self.prior_mean(X) + (update if self.prior is None else self.prior(X) + update)
-        )
+        update = combine(self.data, X, self.weights)
+        return self._outputs(X, update if self.prior is None else self.prior(X) + update)
 
     def each(self, X: Tensor) -> Tensor:
         """Return path i at its own points ``X[i]``: (s, q), for X (s, q, d)."""
@@ -156,17 +153,14 @@ class SamplePaths:
             )
         X = self._inputs(X)
         update = combine_rowwise(self.data, X, self.weights)
-        return self._outputs(
-            self.prior_mean(X) + (update if self.prior is None else self.prior.each(X) + update)
-        )
+        return self._outputs(X, update if self.prior is None else self.prior.each(X) + update)
 
     def mean(self, X: Tensor) -> Tensor:
         """Return the posterior mean (from the mean's own solve, not the average of the paths) at X
         (..., q, d): (..., q).
         """
         X = self._inputs(X)
-        update = combine(self.data, X.reshape(-1, X.shape[-1]), self.mean_weights)
-        return self._outputs(self.prior_mean(X) + update.reshape(X.shape[:-1]))
+        return self._outputs(X, combine(self.data, X, self.mean_weights).squeeze(0))
 
     def part(self, functions: slice) -> Self:
         """Return some of the functions, and the same mean."""
@@ -239,8 +233,8 @@ class SamplePaths:
         factor = stable_cholesky(K, X.dtype, overwrite=True)
         updates = combine(self.data, X, torch.cat([self.mean_weights, self.weights], dim=1))
         if self.prior is not None:
-            updates[:, 1:] += self.prior(X).T
-        weights = torch.cholesky_solve(updates.double(), factor).to(X.dtype)
+            updates[1:] += self.prior(X)
+        weights = torch.cholesky_solve(updates.T.double(), factor).to(X.dtype)
         return replace(
             self, prior=None, data=basis, weights=weights[:, 1:], mean_weights=weights[:, :1]
         )
@@ -272,12 +266,11 @@ class SamplePaths:
             raise ValueError(f"`X` must have shape (..., q, {d}), got {tuple(X.shape)}.")
         return X
 
-    def _outputs(self, values: Tensor) -> Tensor:
-        return (
-            values
-            if self.scale == 1.0 and self.offset == 0.0
-            else self.offset + self.scale * values
-        )
+    def _outputs(self, X: Tensor, deviations: Tensor) -> Tensor:
+        """Return the values of functions at X that deviate so from the prior mean."""
+        values = self.prior_mean(X) + deviations
+        is_scaled = self.scale != 1.0 or self.offset != 0.0
+        return self.offset + self.scale * values if is_scaled else values
 
 
 @dataclass(frozen=True, eq=False)

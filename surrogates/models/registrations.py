@@ -111,12 +111,11 @@ class TiledLinearPath(GeneralizedLinearPath):
         transform = getattr(self.feature_map, "input_transform", None)
         x = x if transform is None else transform(x)
         W = self.weight.reshape(-1, self.weight.shape[-1]).T
-
-        def everywhere(X: Tensor) -> Tensor:
-            return combine(self.basis, X.reshape(-1, X.shape[-1]), W).T.reshape(-1, *X.shape[:-1])
-
         values = _broadcast(
-            everywhere, lambda X: combine_rowwise(self.basis, X, W), self.weight.shape[:-1], x
+            lambda X: combine(self.basis, X, W),
+            lambda X: combine_rowwise(self.basis, X, W),
+            self.weight.shape[:-1],
+            x,
         )
         return values if self.bias_module is None else values + self.bias_module(x)
 

@@ -182,8 +182,8 @@ class KernelBasis(Basis):
 
 
 def combine(basis: Basis, X: Tensor, W: Tensor) -> Tensor:
-    """Return Φ(X) W, (m, s), for X (m, d); differentiable in X, any number of times,
-    and computed for fewer points at once if memory runs out.
+    """Return the combinations with weights W (N, s) at X (..., d), (s, ...); differentiable in X,
+    any number of times, and computed for fewer points at once if memory runs out.
 
     Float64 weights with float32 points ask for arithmetic in float64; the values are in float32.
 
@@ -193,8 +193,8 @@ def combine(basis: Basis, X: Tensor, W: Tensor) -> Tensor:
     if _asks_for_float64(X, W):
         return combine(basis.doubled, X.double(), W).to(X)
     _check_weights(W)
-    values: Tensor = _Combine.apply(X, basis, W)
-    return values
+    values: Tensor = _Combine.apply(X.reshape(-1, X.shape[-1]), basis, W)
+    return values.T.reshape(W.shape[1], *X.shape[:-1])
 
 
 def combine_rowwise(basis: Basis, X: Tensor, W: Tensor) -> Tensor:

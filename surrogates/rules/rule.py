@@ -72,18 +72,14 @@ class FiniteRank(Covariance):
     def deviations(self, paths: SamplePaths, Q: Tensor) -> Tensor:
         if self.explained is None:
             return super().deviations(paths, Q)
-        return combine(self.basis, Q.reshape(-1, Q.shape[-1]), self.explained).T.reshape(
-            -1, *Q.shape[:-1]
-        )
+        return combine(self.basis, Q, self.explained)
 
     def _between(self, Q: Tensor) -> CovarianceWith:
         of_Q = self._features(Q).mT
         return lambda A: self._features(A) @ of_Q
 
     def _features(self, X: Tensor) -> Tensor:
-        return combine(self.basis, X.reshape(-1, X.shape[-1]), self.root).reshape(
-            *X.shape[:-1], self.root.shape[1]
-        )
+        return combine(self.basis, X, self.root).movedim(0, -1)
 
 
 @dataclass(frozen=True, eq=False)

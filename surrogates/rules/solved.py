@@ -314,17 +314,17 @@ def loses_in_float32(
     )
     Q = 0.5 * (X[ends[0]] + X[ends[1]])
     deviations = _deviations(paths, Q, torch.float64)
-    lost = (_deviations(paths, Q, torch.float32) - deviations).square().mean(1)
-    return bool((lost > largest_loss * deviations.square().mean(1)).any())
+    lost = (_deviations(paths, Q, torch.float32) - deviations).square().mean(0)
+    return bool((lost > largest_loss * deviations.square().mean(0)).any())
 
 
 def _deviations(paths: SamplePaths, X: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the first q paths less their mean at X (q, d), (q, s), summed in ``dtype``."""
+    """Return the first q paths less their mean at X (q, d), (s, q), summed in ``dtype``."""
     weights = torch.cat([paths.mean_weights, paths.weights[:, : len(X)]], 1)
     updates = combine(paths.data, X, weights.to(dtype))
     prior = paths.prior
-    values = 0.0 if prior is None else prior.summed_in(dtype)(X).T[:, : len(X)]
-    return updates[:, 1:] - updates[:, :1] + values
+    values = 0.0 if prior is None else prior.summed_in(dtype)(X)[: len(X)]
+    return updates[1:] - updates[:1] + values
 
 
 def prior_of(wanted: Draw, num_features: int, paths_per_draw: int = 32) -> PriorPaths:

@@ -53,9 +53,9 @@ def basis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ba
 def test_combine_agrees_with_autograd(basis: Basis) -> None:
     X = problems.uniform(9, DIM, seed=1).requires_grad_()
     W = problems.normal(size(basis), 4)
-    C = problems.normal(9, 4, seed=2)
+    C = problems.normal(4, 9, seed=2)
     values = combine(basis, X, W)
-    expected = whole(basis, X) @ W
+    expected = (whole(basis, X) @ W).T
     torch.testing.assert_close(values, expected)
     torch.testing.assert_close(
         torch.autograd.grad(values, X, C), torch.autograd.grad(expected, X, C)
@@ -94,7 +94,8 @@ def test_tiles_and_chunks_change_nothing(s: int, q: int, n: int, side: int, chun
             W = problems.normal(size(basis), s)
             expected = torch.stack([whole(basis, x) @ w for x, w in zip(X, W.T, strict=True)])
             torch.testing.assert_close(combine_rowwise(basis, X, W), expected.detach())
-            torch.testing.assert_close(combine(basis, X[0], W), (whole(basis, X[0]) @ W).detach())
+            everywhere = torch.stack([whole(basis, x) @ W for x in X]).movedim(-1, 0)
+            torch.testing.assert_close(combine(basis, X, W), everywhere.detach())
 
 
 @pytest.mark.parametrize("name", KERNELS)
