@@ -24,7 +24,7 @@ from acquisition.strategy import Sampler
 from scalable_bo._packages import require
 from scalable_bo.integrations.chooser import choose_batch, fitted_model, split_batches
 from scalable_bo.modelling.factory import SurrogateFactory
-from scalable_bo.modelling.fitting import FITTED_ALWAYS_UP_TO
+from scalable_bo.modelling.fitting import MOST_OF_FEW
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.goal import Goal
 from scalable_bo.storage.rows import keys
@@ -216,7 +216,7 @@ class ThompsonSampler(BaseSampler):
 
     def _is_stale(self, complete: Sequence[FrozenTrial]) -> bool:
         """Whether the points that are waiting would be chosen better now, at little cost."""
-        is_ours = self._batch_size is None and len(complete) <= FITTED_ALWAYS_UP_TO
+        is_ours = self._batch_size is None and len(complete) <= MOST_OF_FEW
         return is_ours and len(complete) != self._num_known
 
     def _size(self, num_known: int) -> int:
@@ -225,7 +225,7 @@ class ThompsonSampler(BaseSampler):
             return self._batch_size
         if num_known == self._num_known:
             return 2 * self._last_size
-        return max(1, num_known // FITTED_ALWAYS_UP_TO)
+        return max(1, num_known // MOST_OF_FEW)
 
     def _draw(
         self,

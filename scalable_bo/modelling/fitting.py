@@ -24,15 +24,11 @@ from surrogates.fitting.search import GAIN_ON_NOISE
 from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 from surrogates.rules.hyperparameters import log_prior
 
-# Hyperparameters are fitted again when the observations are this many times those of the last fit.
-REFIT_GROWTH = 1.5
 # Hyperparameters are fitted to a random sample of more observations than `fit` takes whole; to so
 # many of them first, from where few evaluations of the others' likelihood are left. A model of a
 # region has no fewer.
 FIRST_FIT_POINTS = 250
-# Where the surrogate is the best that there is, they are fitted at every ask up to so many
-# observations, and to at most so many of more.
-FITTED_ALWAYS_UP_TO = 300
+MOST_OF_FEW = 300  # observations that the hyperparameters of the surrogate for few are fitted to
 MOST_EVALUATIONS = 40  # by a further kernel, or from where a fit to fewer values ended
 
 
@@ -91,7 +87,7 @@ def fit_warped(
         deadline: of ``time.perf_counter``, after which every fit ends with its next evaluation;
             ``None`` for none.
     """
-    told = _sample(data, FITTED_ALWAYS_UP_TO if few else CHEAP_FACTOR_UP_TO, generator)
+    told = _sample(data, MOST_OF_FEW if few else CHEAP_FACTOR_UP_TO, generator)
     watch = _Watch(callback, deadline)
     scales = SCALES if few else ("plain", "near", "aside")
     tried = [("plain", kernel) for kernel in factory.further] if few else []

@@ -98,6 +98,13 @@ class Known:
         assert self.goal is not None
         return TrainingData.of_each(*self.outcome_table(num_observed), self.goal.signs)
 
+    def has_grown(self, few: bool) -> bool:
+        """Whether there are so many more values than at the last fit of hyperparameters that these
+        are fitted again: a tenth more for the surrogate for ``few``, else half more.
+        """
+        last = max((ask.num_observed for ask in self.asks if ask.refitted), default=0)
+        return self.num_observed >= (1.1 if few else 1.5) * last
+
     @property
     def number(self) -> int:
         """The number of the ask, from 1."""

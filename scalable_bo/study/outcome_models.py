@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from scalable_bo.modelling.factory import SurrogateFactory
-from scalable_bo.modelling.fitting import FITTED_ALWAYS_UP_TO, REFIT_GROWTH, fit_surrogate
+from scalable_bo.modelling.fitting import MOST_OF_FEW, fit_surrogate
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.known import Known
 from surrogates import PathwiseGP
@@ -16,9 +16,8 @@ from surrogates import PathwiseGP
 
 @dataclass(eq=False)
 class OutcomeModels:
-    """A model of each outcome, all of them refitted together: at every ask while there are few
-    values of all outcomes, and then whenever they have grown. They are made again from the values
-    after a restart.
+    """A model of each outcome, all of them refitted together whenever the values have grown. They
+    are made again from the values after a restart.
 
     Attributes:
         factory: of models.
@@ -34,13 +33,13 @@ class OutcomeModels:
         """Return the models for an ask, their data, and whether they were refitted."""
         refits = [ask for ask in known.asks if ask.refitted]
         data = known.outcome_data(known.num_observed)
-        refit = not refits or known.num_observed * len(data) <= FITTED_ALWAYS_UP_TO
-        refit |= bool(refits) and known.num_observed >= REFIT_GROWTH * refits[-1].num_observed
+        few = max(len(part.U) for part in data) <= MOST_OF_FEW
+        refit = not refits or known.has_grown(few)
         # The fit is of the values of the last refit as they stand now, so that a restart repeats it
         basis = data if refit else known.outcome_data(refits[-1].num_observed)
         if refit or not _are_alike(basis, self._fitted_to):
             generator = self.randomness(known.number if refit else refits[-1].number)
-            few = max(len(part.U) for part in basis) <= FITTED_ALWAYS_UP_TO
+            few = max(len(part.U) for part in basis) <= MOST_OF_FEW
             self._fitted = [fit_surrogate(self.factory, part, generator, few=few) for part in basis]
             self._fitted_to = basis
         pairs = zip(data, self._fitted, strict=True)

@@ -99,11 +99,10 @@ class Study:
             around that point at once; ``"log-ei"``, expected improvement point by point;
             ``"auto"``, by that for up to 8 points among up to 1000 values, for the first 4 of up to
             50 points, and by ``"thompson"`` for the others. All but ``"thompson"`` fit the
-            surrogate of up to 300 values at every ask, of up to 1000 when they have grown by a
-            tenth, and to their logarithms where these are likelier. Or an ``acquisition.Strategy``
-            of your own. ``None`` for that of the study that ``path`` holds, in one of before there
-            was a choice ``"thompson"``; for a new study ``"auto"`` or, with a ``sampler``,
-            ``"thompson"``.
+            surrogate of up to 1000 values again when they have grown by a tenth, and to their
+            logarithms where these are likelier. Or an ``acquisition.Strategy`` of your own.
+            ``None`` for that of the study that ``path`` holds, in one of before there was a choice
+            ``"thompson"``; for a new study ``"auto"`` or, with a ``sampler``, ``"thompson"``.
         sampler: of a strategy given by name: makes the acquisition of a model, bounds, ``seed`` and
             what the space needs (``rounding``, constraints), such as
             ``partial(ParallelThompsonSampling, num_candidates=50_000)``; ``None`` for 30 000

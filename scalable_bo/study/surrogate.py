@@ -14,7 +14,7 @@ from torch import Tensor
 
 from scalable_bo.evaluation.progress import describe_fit, status_lines
 from scalable_bo.modelling.factory import SurrogateFactory, mean_of
-from scalable_bo.modelling.fitting import FITTED_ALWAYS_UP_TO, REFIT_GROWTH, fit_warped
+from scalable_bo.modelling.fitting import fit_warped
 from scalable_bo.modelling.training import FEWEST_VALUES, TrainingData
 from scalable_bo.storage.checkpoints import (
     Checkpoint,
@@ -26,9 +26,6 @@ from scalable_bo.storage.storage import Checkpoints
 from scalable_bo.study.choices import Choice
 from scalable_bo.study.known import Known
 from surrogates import PathwiseGP
-
-# The hyperparameters of few values are fitted again when there are this many times as many.
-REFIT_GROWTH_OF_FEW = 1.1
 
 
 @dataclass(eq=False)
@@ -56,19 +53,12 @@ class KeptSurrogate:
     _of_few: bool = field(default=False, init=False)  # whether it is the one for few
 
     def is_to_be_fitted(self, known: Known, few: bool) -> bool:
-        """Whether hyperparameters are to be fitted again: to many more values, by another kernel,
-        or where that is cheap.
+        """Whether hyperparameters are to be fitted again: to more values, or by another kernel.
 
         Args:
             few: whether the model is to be the one for few points and values.
         """
-        num_observed = known.num_observed
-        fits = [ask.num_observed for ask in known.asks if ask.refitted]
-        if self.model is None or self._of_few != few:
-            return True
-        cheap = few and num_observed <= FITTED_ALWAYS_UP_TO
-        growth = REFIT_GROWTH_OF_FEW if few else REFIT_GROWTH
-        return cheap or num_observed >= growth * fits[-1]
+        return self.model is None or self._of_few != few or known.has_grown(few)
 
     def make(
         self,

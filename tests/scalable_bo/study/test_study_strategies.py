@@ -1,8 +1,8 @@
 """A study with any strategy: what it is told; opened again, it goes on alike."""
 
 import math
+from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from acquisition import STRATEGIES
-from scalable_bo.modelling.fitting import FITTED_ALWAYS_UP_TO
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
@@ -179,11 +178,11 @@ def test_a_study_of_inputs_that_act_apart_says_so_and_goes_on_as_if_never_closed
     assert torch.equal(*batches)
 
 
-def test_a_surrogate_is_fitted_at_every_ask_while_values_are_few() -> None:
-    study = Study(PLANE, maximize=False, num_initial=12, strategy="turbo", sampler=QUICK)
+def test_a_surrogate_of_few_values_is_fitted_again_when_they_have_grown_by_a_tenth() -> None:
+    study = Study(PLANE, maximize=False, num_initial=20, strategy="turbo", sampler=QUICK)
     fitted = []
     kernels = []
-    for number in (12, 1, 1, 1):  # after 0, 12, 13 and 14 values
+    for number in (20, 1, 1, 1, 1):  # after 0, 20, 21, 22 and 23 values
         batch = study.ask(number)
         study.tell(batch.ids, torch.exp(20.0 * (batch.X - 0.3).square().sum(1)))
         fitted.append(study._record.asks[-1].refitted)
@@ -191,23 +190,8 @@ def test_a_surrogate_is_fitted_at_every_ask_while_values_are_few() -> None:
             kernels.append(study.model.covar_module)
             assert study._proposer.surrogate.fitted is not None
             assert study._proposer.surrogate.fitted[1].warp is not None
-    assert fitted == [None, True, True, True]
-    assert kernels[-1] is not kernels[-2]
-
-
-def test_later_fits_wait_until_few_values_have_grown_by_a_tenth() -> None:
-    study = Study(PLANE, maximize=False, num_initial=12, strategy="turbo", sampler=QUICK)
-    for number in (12, 1):
-        batch = study.ask(number)
-        study.tell(batch.ids, batch.X.sum(1))
-    surrogate = study._proposer.surrogate
-    fit = SimpleNamespace(num_observed=FITTED_ALWAYS_UP_TO + 10, refitted=True)
-
-    def is_to_be_fitted(num_observed: int) -> bool:
-        known: Any = SimpleNamespace(num_observed=num_observed, asks=[fit])
-        return surrogate.is_to_be_fitted(known, few=True)
-
-    assert [is_to_be_fitted(n) for n in (300, 301, 340, 342)] == [True, False, False, True]
+    assert fitted == [None, True, False, True, False]
+    assert [one is other for one, other in pairwise(kernels)] == [True, False, True]
 
 
 def with_wild_values() -> tuple[Study, Tensor]:
