@@ -19,9 +19,7 @@ NonlinearConstraint = Callable[[Tensor], Tensor]
 
 # BoTorch's, here relative to the largest term of a constraint
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}
-NUM_REDRAWS = 8  # rounds of candidates drawn before infeasible ones are moved
 FEWEST_TRIED = 40_000  # candidates, before there is said to be no feasible point
-STEP_FRACTIONS = (0.125, 0.25, 0.5, 1.0)
 
 
 class TooFewPoints(ValueError):
@@ -168,7 +166,7 @@ class FeasibleSet:
         """
         target = self.nearby(target)
         reached = X
-        for fraction in STEP_FRACTIONS:
+        for fraction in (0.125, 0.25, 0.5, 1.0):
             point = torch.clamp(torch.lerp(X, target, fraction), self.bounds[0], self.bounds[1])
             reached = torch.where(self.meets(point).unsqueeze(-1), point, reached)
         return reached
@@ -186,9 +184,9 @@ class FeasibleSet:
         moved = self.nearby(X + length * self.scale * direction / norm)
         return (moved - X) / torch.where(self.scale > 0, self.scale, 1.0) * (norm / length)
 
-    def candidates(self, draws: Iterator[Tensor]) -> Tensor:
-        """Return at most as many feasible points as a draw has: by rejection, by moving a draw, or
-        by rejection of many more.
+    def candidates(self, draws: Iterator[Tensor], num_draws: int = 8) -> Tensor:
+        """Return at most as many feasible points as a draw has: by rejection of so many draws, by
+        moving the last of them, or by rejection of many more.
 
         Raises:
             TooFewPoints: if none is found.
@@ -196,7 +194,7 @@ class FeasibleSet:
         kept = []
         count = 0
         tried = 0
-        for drawn in (next(draws) for _ in range(NUM_REDRAWS)):
+        for drawn in (next(draws) for _ in range(num_draws)):
             kept.append(drawn[self.contains(drawn)])
             count += len(kept[-1])
             tried += len(drawn)

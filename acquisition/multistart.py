@@ -18,17 +18,11 @@ from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 from surrogates.systems.system import Rows
 
-ADAM_DECAYS = (0.9, 0.999)
-ADAM_EPSILON = 1e-8
-# of the starts, from one stage of a pruned ascent to the next
-KEPT = 1 / 3
-FEWEST_KEPT = 4
 LAST_RATE = 0.1  # of the learning rate, at the end of an ascent
-# For ascents on functions of few terms
+# Starts from which a path itself is ascended at least. After an ascent on functions of few terms it
+# goes on from as many of the best points, and has others choose among them.
 FEWEST_STARTS = 10
-CHECKED_EVERY = 8  # rounds of starts, of which no start is a centre
-LARGEST_ERROR = 0.25  # there, beside how far the values of a path differ from start to start
-NUM_REACHED = 14  # best points of each path, from which it goes on, or has others choose
+CHECKED_EVERY = 8  # rounds of starts, of which no start is a centre of functions of few terms
 OWN_STEPS = 10  # of the paths themselves, at the end
 
 
@@ -228,6 +222,7 @@ def condensed(
     starts: Tensor,
     reach: Tensor,
     num_centres: int = CHEAP_FACTOR_UP_TO,
+    largest_error: float = 0.25,
 ) -> SamplePaths | None:
     """Return functions of few terms that agree with ``paths`` at ``starts`` (s, k, d) of their
     ascents, and around these where they are fewer: combinations of the kernel at centres, without
@@ -238,6 +233,7 @@ def condensed(
         reach: (d,) the standard deviation of centres around starts, such as the length of a first
             step: what ascents are to climb is the slope, too.
         num_centres: c.
+        largest_error: beside how far the values of a path differ from start to start.
     """
     k = starts.shape[1]
     if not isinstance(paths, SamplePaths) or not isinstance(paths.data, KernelBasis):
@@ -251,7 +247,7 @@ def condensed(
     checked = _beside(starts[:, is_checked], centres, reach)
     values = paths.each(checked)
     error = (functions.each(checked) - values).square().mean()
-    agree = bool(error <= LARGEST_ERROR**2 * values.var(dim=1).mean())
+    agree = bool(error <= largest_error**2 * values.var(dim=1).mean())
     return functions if agree else None
 
 
@@ -259,7 +255,7 @@ def furthest(points: Tensor, values: Tensor) -> Tensor:
     """Return the points (s, k, d) of each path with the largest values (s, k), from which it goes
     on.
     """
-    best = values.topk(min(NUM_REACHED, points.shape[1]), dim=1).indices
+    best = values.topk(min(FEWEST_STARTS, points.shape[1]), dim=1).indices
     return points.take_along_dim(best.unsqueeze(-1), dim=1)
 
 
@@ -333,11 +329,12 @@ class _Ascent:
         if self.constrained:
             gradient = self.feasible.tangent(self.X, gradient, share * self.longest)
         self.num_moves += 1
-        self.first.lerp_(gradient, 1.0 - ADAM_DECAYS[0])
-        self.second.lerp_(gradient.square(), 1.0 - ADAM_DECAYS[1])
-        corrected = self.first / (1.0 - ADAM_DECAYS[0] ** self.num_moves)
-        variance = self.second / (1.0 - ADAM_DECAYS[1] ** self.num_moves)
-        change = share * self.rate * corrected / (variance.sqrt() + ADAM_EPSILON)
+        decays, epsilon = (0.9, 0.999), 1e-8  # as published
+        self.first.lerp_(gradient, 1.0 - decays[0])
+        self.second.lerp_(gradient.square(), 1.0 - decays[1])
+        corrected = self.first / (1.0 - decays[0] ** self.num_moves)
+        variance = self.second / (1.0 - decays[1] ** self.num_moves)
+        change = share * self.rate * corrected / (variance.sqrt() + epsilon)
         self.points = (self.points + change).clamp(0.0, 1.0)
         previous = self.X
         # exact at both ends; lower + width · points may round past upper
@@ -366,13 +363,15 @@ class _Ascent:
         return torch.cat([values[:, :count].argsort(dim=1, descending=True), behind], dim=1)
 
 
-def starts_kept(num_starts: int, num_steps: int) -> list[int]:
-    """Return how many of its starts a path goes on from,
-    for every step and the evaluation after the last.
+def starts_kept(
+    num_starts: int, num_steps: int, share: float = 1 / 3, fewest: int = 4
+) -> list[int]:
+    """Return how many of its starts a path goes on from, for every step and the evaluation after
+    the last: from stage to stage a ``share`` of them, until there are ``fewest``.
     """
     stages = [num_starts]
-    while stages[-1] > FEWEST_KEPT:
-        stages.append(math.ceil(KEPT * stages[-1]))
+    while stages[-1] > fewest:
+        stages.append(math.ceil(share * stages[-1]))
     parts = len(stages) * (len(stages) + 1) / 2
     ends = [max(1, round(num_steps * i * (i + 1) / 2 / parts)) for i in range(1, len(stages))] + [
         num_steps + 1
@@ -390,7 +389,7 @@ def terms_ascended(num_data: int, num_starts: int, num_steps: int) -> int:
     evaluations = sum(starts_kept(num_starts, num_steps))
     if _are_few(num_data, num_starts, CHEAP_FACTOR_UP_TO) or num_steps <= OWN_STEPS:
         return num_data * evaluations
-    own = sum(starts_kept(min(NUM_REACHED, num_starts), OWN_STEPS))
+    own = sum(starts_kept(FEWEST_STARTS, OWN_STEPS))
     checks = math.ceil(num_starts / CHECKED_EVERY)
     return CHEAP_FACTOR_UP_TO * evaluations + num_data * (own + checks)
 

@@ -19,8 +19,6 @@ DUPLICATE_DISTANCE = 1e-6  # in units of the box's sides
 REACH = 1.01 * DUPLICATE_DISTANCE  # along a direction, rounding included
 FURTHEST_MOVE = 2**14  # steps of twice that distance: a thirtieth of a side
 FURTHEST_MOVE_AMONG_ROUNDED = 2**6  # beyond it, points of a grid are compared by value
-NUM_DISTANCES = 7  # from a side to a 729th of it; one of them is nearest to the next of a grid
-NUM_WAYS = 16  # towards other points of the same function, where a set is constrained
 
 
 class TooFewCandidates(TooFewPoints):
@@ -153,8 +151,7 @@ class Moves:
         if not self.feasible.constrained:
             return steps
         # From the corner of a convex set all other points of it are seen
-        others = points[:: max(1, len(points) // NUM_WAYS)]
-        ways = (torch.cat([others, points.mean(0, keepdim=True)]) - x) / self.step
+        ways = (torch.cat([points, points.mean(0, keepdim=True)]) - x) / self.step
         length = torch.linalg.vector_norm(ways, dim=1, keepdim=True)
         far = length.squeeze(1) > 1.0
         return torch.cat([steps, self.step * (ways / length)[far]])
@@ -220,12 +217,16 @@ def distinct_best(
     return chosen, found
 
 
-def grid_neighbours(X: Tensor, feasible: FeasibleSet) -> Tensor:
+def grid_neighbours(X: Tensor, feasible: FeasibleSet, num_distances: int = 7) -> Tensor:
     """Return feasible points (c, d) around X (p, d) after rounding: the next along each coordinate,
     whatever the distance of a grid's points, and the other choices, where one of several inputs is
     at its upper bound and the others are at their lower ones.
+
+    Args:
+        num_distances: tried, from a side on, each a third of the last; one of them is nearest to
+            the next point of a grid.
     """
-    distances = 3.0 ** -torch.arange(NUM_DISTANCES, dtype=X.dtype, device=X.device)
+    distances = 3.0 ** -torch.arange(num_distances, dtype=X.dtype, device=X.device)
     steps = torch.diag(feasible.scale)[feasible.scale > 0]
     steps = (distances[:, None, None] * torch.cat([steps, -steps])).flatten(0, 1)
     distinct = X.unique(dim=0)

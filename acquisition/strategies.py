@@ -30,8 +30,6 @@ FEW_ASCENTS = partial(
 )
 NUM_CANDIDATES = 30_000  # of all screening rounds
 NUM_STEPS = 80  # of an ascent
-MOST_STARTS = 120
-ASCENT_BUDGET = 5 * 10**8  # paths × ascents × rows: about a minute on one core in float32
 
 
 @dataclass(frozen=True)
@@ -341,9 +339,13 @@ def default_sampler(
     )
 
 
-def default_num_starts(q: int, n: int) -> int:
-    """Return from how many starts a study ascends each of q paths among n rows."""
-    return max(FEWEST_STARTS, min(MOST_STARTS, ASCENT_BUDGET // (q * n)))
+def default_num_starts(q: int, n: int, most: int = 120, budget: int = 5 * 10**8) -> int:
+    """Return from how many starts a study ascends each of q paths among n rows.
+
+    Args:
+        budget: of paths × ascents × rows, which take about a minute on one core in float32.
+    """
+    return max(FEWEST_STARTS, min(most, budget // (q * n)))
 
 
 def num_terms(q: int, n: int) -> int:

@@ -20,8 +20,8 @@ from acquisition.candidates import (
 )
 from acquisition.constraints import FeasibleSet, LinearConstraint, TooFewPoints
 from acquisition.multistart import (
+    FEWEST_STARTS,
     LAST_RATE,
-    NUM_REACHED,
     OWN_STEPS,
     Functions,
     SharedFunctions,
@@ -54,11 +54,6 @@ from surrogates.functions.paths import BatchPaths
 from surrogates.systems.processes import require_same, shares
 from surrogates.systems.shared_rows import SharedRows
 from surrogates.systems.system import Rows
-
-# Learning rate in units of the default proposal_std: a quarter of the lengthscale, measured best
-# for lengthscales 0.2 and 0.5
-RATE = 0.5
-HIGHEST_RATE = 0.15  # in units of the box's sides
 
 
 @dataclass(frozen=True)
@@ -277,7 +272,7 @@ class ParallelThompsonSampling:
         if not found.all():
             usable = batch[:0]
             if search.feasible.rounding is not None:
-                visited = ranked[:, :NUM_REACHED].flatten(0, 1)
+                visited = ranked[:, :FEWEST_STARTS].flatten(0, 1)
                 neighbours = grid_neighbours(batch[~found], search.feasible)
                 usable = torch.cat([visited, neighbours])
             batch[~found] = self._others(functions, sign, usable, rounds, known, batch, found)
@@ -401,10 +396,12 @@ class ParallelThompsonSampling:
         )
 
     def _rate(self, bounds: Tensor) -> Tensor:
-        """Return a learning rate (d,) in units of the sides of ``bounds``."""
+        """Return a learning rate (d,) in units of the sides of ``bounds``: a quarter of the
+        lengthscale, measured best for lengthscales 0.2 and 0.5.
+        """
         width = bounds[1] - bounds[0]
         finest = finest_proposal_std(self.models, self.bounds[1] - self.bounds[0])
-        return (RATE * finest / torch.where(width > 0, width, 1.0)).clamp_max(HIGHEST_RATE)
+        return (0.5 * finest / torch.where(width > 0, width, 1.0)).clamp_max(0.15)
 
     def _usable(self, q: int, choices: Tensor, feasible: FeasibleSet, known: KnownPoints) -> Tensor:
         allowed = feasible.contains(choices)
