@@ -7,8 +7,6 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
@@ -212,22 +210,6 @@ def stop(message: str, code: int) -> NoReturn:
     """End the command with one line on stderr."""
     typer.echo(" ".join(message.split()), err=True)
     raise SystemExit(code)
-
-
-def lines_of(status: Callable[[str], None], seconds: float = 60.0) -> Callable[[str], None]:
-    """Return ``status``, which shows something on a terminal only, and which then also prints a
-    line every so many seconds where stderr is no terminal.
-    """
-    last = time.monotonic()
-
-    def report(text: str) -> None:
-        nonlocal last
-        status(text)
-        if not sys.stderr.isatty() and time.monotonic() >= last + seconds:
-            last = time.monotonic()
-            typer.echo(text, err=True)
-
-    return report
 
 
 def print_table(

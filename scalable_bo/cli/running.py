@@ -18,7 +18,6 @@ from scalable_bo.cli.console import (
     check_folder,
     count,
     interruptible,
-    lines_of,
     stop,
     under_torchrun,
 )
@@ -126,8 +125,8 @@ def run_and_show(plan: BenchmarkPlan, out: Path, *, rerun: bool) -> list[Record]
         can_write = True
         try:
             with RoundProgress(sum(cell.num_steps for cell in plan.cells)) as progress:
-                status = lines_of(progress.status)
-                for cell, record, kept in run_cells(plan.cells, out, rerun=rerun, on_status=status):
+                ran = run_cells(plan.cells, out, rerun=rerun, on_status=progress.status)
+                for cell, record, kept in ran:
                     found[cell.name] = record
                     progress.note(f"{cell.describe(record)}{' (kept)' if kept else ''}")
                     steps[cell.name] = 1 if cell.steps is None else len(record[cell.steps])

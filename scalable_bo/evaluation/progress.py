@@ -1,5 +1,5 @@
-"""What a long job shows while it runs: a bar on a terminal and in a notebook, a line a round;
-and ``fit`` with that bar; and how much memory the process took.
+"""What a long job shows while it runs: a bar on a terminal and in a notebook, lines elsewhere, a
+line a round; and ``fit`` with that bar; and how much memory the process took.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class RoundProgress:
     ) -> None:
         self._console = Console(stderr=True) if console is None else console
         self._enabled = bool(enabled)
-        self._begins = time.monotonic() + 5.0
+        self._pause = 5.0  # in seconds, before the bar, or a line of ``status``
+        self._due = time.monotonic() + self._pause
         self._bar = Progress(
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -60,12 +61,15 @@ class RoundProgress:
         self._log = _LinesOf(self)
 
     def status(self, text: str, completed: int | None = None) -> None:
-        """Say what is happening now, beside the bar, which may move to so many ``completed``;
-        a terminal only.
+        """Say what is happening now, beside the bar, which may move to so many ``completed``.
+        Where there can be no bar, print it in a line if nothing has been printed for 5 s; each line
+        doubles this pause, up to a minute, until a round or a note ends it.
         """
         self._bar.update(self._task, description=text, completed=completed)
-        if time.monotonic() > self._begins:
+        if time.monotonic() > self._due:
             self._bar.start()
+            if self._bar.disable and text:
+                self._print(text, min(2.0 * self._pause, 60.0))
 
     def finish_round(self, line: str) -> None:
         """Count one round and print its line."""
@@ -74,8 +78,13 @@ class RoundProgress:
 
     def note(self, line: str) -> None:
         """Print a line between the rounds."""
+        self._print(line, 5.0)
+
+    def _print(self, line: str, pause: float) -> None:
+        """Print a line, before a pause of so many seconds in what ``status`` prints."""
         if self._enabled:
             self._console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
+            self._pause, self._due = pause, time.monotonic() + pause
 
     def __enter__(self) -> Self:
         self._log.attach()
@@ -107,8 +116,9 @@ def fit(
         generator: of what the method draws; seeded by the method if ``None``.
         callback: called after every step with the steps done and the method's own estimate of its
             objective, in nats.
-        progress: say on stderr what was chosen and why, and show a bar if that is a terminal. By
-            default only the bar is shown, once a fit has taken 5 s.
+        progress: say on stderr what was chosen and why, and show a bar if that is a terminal, and
+            otherwise a line now and then in a fit that takes over 5 s. By default only the bar is
+            shown, once a fit has taken 5 s.
         settings: further arguments of the method.
 
     Raises:
@@ -120,7 +130,7 @@ def fit(
     with RoundProgress(None, enabled=progress) as bar:
 
         def on_step(step: int, value: float) -> None:
-            bar.status(f"objective {value:.6g} nats", completed=step)
+            bar.status(f"step {step}, objective {value:.6g} nats", completed=step)
             if callback is not None:
                 callback(step, value)
 

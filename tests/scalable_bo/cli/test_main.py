@@ -318,19 +318,6 @@ def test_the_table_is_made_again_without_a_run(
     assert (tmp_path / "regression.md").read_text() == written
 
 
-def test_off_a_terminal_a_long_solve_prints_a_line_a_minute(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = 0.0
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock)
-    shown: list[str] = []
-    report = console.lines_of(shown.append)
-    for clock in (10.0, 61.0, 70.0, 125.0):
-        report(f"{clock:.0f} s")
-    assert shown == ["10 s", "61 s", "70 s", "125 s"]
-    assert capsys.readouterr().err.splitlines() == ["61 s", "125 s"]
-
-
 def test_help_of_regression_names_every_method(cli: CommandLine) -> None:
     text = re.sub(r"[\s│]+", " ", cli("bench", "regression", "--help").out)
     assert ", ".join(REGRESSION_METHODS) in text

@@ -49,6 +49,25 @@ def test_a_terminal_shows_the_bar_of_a_long_fit_and_at_once_where_it_is_asked_fo
     assert next((i for i, is_started in enumerate(started) if is_started), None) == shown
 
 
+@pytest.mark.parametrize("enabled", [True, None, False])
+def test_off_a_terminal_a_long_phase_prints_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], enabled: bool | None
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    with RoundProgress(None, enabled=enabled) as rounds:
+        for now in map(float, range(4)):  # a short round
+            rounds.status(f"{now:.0f} s")
+        rounds.finish_round("round 1")
+        for now in map(float, range(4, 230)):
+            rounds.status(f"{now:.0f} s")
+        rounds.finish_round("round 2")
+        for now in map(float, range(230, 236)):
+            rounds.status(f"{now:.0f} s")
+    lines = ["round 1", "9 s", "20 s", "41 s", "82 s", "143 s", "204 s", "round 2", "235 s"]
+    assert capsys.readouterr().err.splitlines() == (lines if enabled else [])
+
+
 @pytest.mark.parametrize("has_widgets", [False, True])
 def test_a_notebook_shows_a_bar_where_it_has_the_widgets(
     monkeypatch: pytest.MonkeyPatch, has_widgets: bool
