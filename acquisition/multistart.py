@@ -205,11 +205,10 @@ def ascend(
             X = ascent.X if feasible.rounding is None else feasible.rounding(ascent.X)
             X = X.detach().requires_grad_(not last)
             values = sign * paths.each(X)
-            total = values.sum()
+            gradient = None if last else torch.autograd.grad(values.sum(), X)[0]
         ascent.note(X.detach(), values.detach())
-        if last:
+        if gradient is None:
             break
-        (gradient,) = torch.autograd.grad(total, X)
         ascent.move(gradient, 1.0 - (1.0 - LAST_RATE) * step / num_steps if prune else 1.0)
         if after_step is not None:
             after_step()
