@@ -13,13 +13,13 @@ from botorch.generation.gen import gen_candidates_scipy
 from torch import Tensor
 
 from acquisition.constraints import FeasibleSet
-from acquisition.multistart import Functions, screen
+from acquisition.multistart import FunctionOfPoints, screen
 from acquisition.selection import best_first
 from surrogates.fitting.search import with_one_blas_thread
 
 
 def climb(
-    function: Functions,
+    function: FunctionOfPoints,
     leaders: Tensor,
     feasible: FeasibleSet,
     generator: torch.Generator,
@@ -31,14 +31,13 @@ def climb(
     max_iterations: int = 60,
     max_evaluations: int = 8,
 ) -> Tensor:
-    """Return points of a box that a function was maximised to, the best first: (1, k, d).
+    """Return points of a box that ``function`` was maximised to, the best first: (1, k, d).
 
     Candidates are uniform, and normal around the best data points at several distances: late in an
     optimisation an expected improvement is a peak as narrow as what is left to gain. The best of
     each part of them is a start of L-BFGS-B.
 
     Args:
-        function: one function.
         leaders: (b, d) the best data points.
         feasible: a box.
         num_uniform: candidates in the box.
@@ -62,12 +61,12 @@ def climb(
 
 
 def _ascended(
-    function: Functions, starts: Tensor, feasible: FeasibleSet, options: dict[str, Any]
+    function: FunctionOfPoints, starts: Tensor, feasible: FeasibleSet, options: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
     """Return local maxima (1, k, d) from starts (k, d), and their values (1, k)."""
 
     def values_at(U: Tensor) -> Tensor:
-        return function.each(_from_cube(U, feasible).transpose(0, 1)).squeeze(0)
+        return function.of_points(_from_cube(U, feasible).squeeze(1))
 
     # BoTorch shows what a line search that ends early says whatever the filters are
     with warnings.catch_warnings(record=True), with_one_blas_thread():

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from acquisition.climbing import climb
 from acquisition.constraints import FeasibleSet
-from acquisition.multistart import Functions
+from acquisition.multistart import FunctionOfPoints
 
 UNIT = torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, 5)
 
@@ -16,31 +16,26 @@ UNIT = torch.tensor([[0.0], [1.0]], dtype=torch.float64).repeat(1, 5)
 class Peak:
     """−log(1 + ‖(x − top) / width‖²): a maximum of 0 at its top, as narrow as its width."""
 
-    num_samples = 1
-
     def __init__(self, top: list[float], width: list[float]) -> None:
         self.top = torch.tensor(top, dtype=torch.float64)
         self.width = torch.tensor(width, dtype=torch.float64)
 
     def __call__(self, X: Tensor) -> Tensor:
-        return self.each(X.unsqueeze(0))
-
-    def each(self, X: Tensor) -> Tensor:
         return -torch.log1p(((X - self.top) / self.width).square().sum(-1))
 
 
-def climbed(function: Functions, leader: list[float], **options: object) -> Tensor:
+def climbed(peak: Peak, leader: list[float], **options: object) -> Tensor:
     feasible = FeasibleSet.of(UNIT, **options)  # type: ignore[arg-type]
     leaders = torch.tensor([leader], dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
-    return climb(function, leaders, feasible, generator).squeeze(0)
+    return climb(FunctionOfPoints(peak), leaders, feasible, generator).squeeze(0)
 
 
 def test_a_narrow_peak_beside_the_best_point_is_climbed_to_its_top() -> None:
     peak = Peak([0.35, 0.5012, 0.0, 1.0, 0.0], [0.2, 1e-4, 0.5, 0.5, 0.5])
     points = climbed(peak, [0.35, 0.5, 0.0, 1.0, 0.0])
     assert peak(points[:1]) > -1e-6
-    values = peak(points).squeeze(0)
+    values = peak(points)
     assert torch.equal(values, values.sort(descending=True).values)
 
 
@@ -58,11 +53,8 @@ class Terrace(Peak):
         self.evaluations = 0
 
     def __call__(self, X: Tensor) -> Tensor:
-        return super().each(X.unsqueeze(0))
-
-    def each(self, X: Tensor) -> Tensor:
         self.evaluations += 1
-        values = super().each(X)
+        values = super().__call__(X)
         return values + ((1e3 * values).round() / 1e3 - values).detach()
 
 
