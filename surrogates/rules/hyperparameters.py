@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from surrogates import checks
-from surrogates.rules.limits import lengthscale_limits, resolution
+from surrogates.rules.limits import lengthscale_limits
 
 ModelT = TypeVar("ModelT", bound=SingleTaskGP)
 # The steps done, and an estimate of the objective in nats (larger is better)
@@ -249,4 +249,5 @@ def _is_bounded(bound: Tensor) -> bool:
 
 def _gap(bound: Tensor) -> float:
     # On the bound itself the raw value may be infinite
-    return max(resolution(), 8.0 * torch.finfo(bound.dtype).eps * bound.abs().max().item())
+    least = math.sqrt(torch.finfo(torch.float64).eps)
+    return max(least, 8.0 * torch.finfo(bound.dtype).eps * bound.abs().max().item())
