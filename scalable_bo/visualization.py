@@ -17,7 +17,7 @@ import numpy as np
 from scalable_bo._packages import require
 from scalable_bo.report import views
 from scalable_bo.report.snapshot import Snapshot
-from scalable_bo.report.svg import ROOM_UP, ticks
+from scalable_bo.report.svg import ticks
 from scalable_bo.report.views import Axis, Marks, Panel, Picture
 from scalable_bo.study.study import Study
 from surrogates import checks
@@ -287,7 +287,7 @@ def _along(axis: Axis, numbers: np.ndarray) -> Any:
 def _dimension(axis: Axis, column: np.ndarray) -> dict[str, Any]:
     """Return one axis of parallel coordinates."""
     scale = np.log10 if axis.kind == "log" else np.asarray
-    found = ticks(axis, ROOM_UP, upright=True)
+    found = ticks(axis, upright=True)
     return {
         "label": axis.title,
         "values": scale(column),

@@ -19,14 +19,9 @@ from scalable_bo.space.quoting import shorten
 from scalable_bo.storage.shown import LONGEST_SHOWN
 
 MOST_MARKS = 800  # in a picture
-# Pixels of a panel on a telephone, of a letter of a tick, and of a line of text
-ROOM_ACROSS = 240.0
-ROOM_UP = 190.0
-LETTER = 7.0
-LINE = 16.0
+LETTER = 7.0  # pixels of a tick
 LEAST_GAP = 66  # between the axes of parallel coordinates
 LONGEST_TICK = int(LEAST_GAP / LETTER)  # characters that fit there
-MOST_BARS = int(ROOM_ACROSS / 2)  # which are then two pixels wide
 
 
 def escape(text: object) -> str:
@@ -104,13 +99,14 @@ def draw_shares(shares: Mapping[str, Mapping[str, float]]) -> str:
     return scrolling(table, "Importances") + remark(said)
 
 
-def ticks(axis: Axis, room: float, *, upright: bool = False) -> list[tuple[float, str]]:
-    """Return a few round values with their labels, so few that these do not overlap on an axis of
-    ``room`` pixels.
+def ticks(axis: Axis, *, upright: bool = False) -> list[tuple[float, str]]:
+    """Return a few round values with their labels, so few that these do not overlap in a panel on a
+    telephone: along 240 pixels or, ``upright``, in lines of 16 pixels along 190.
     """
+    room = 190.0 if upright else 240.0
     found: list[tuple[float, str]] = []
     for found in _candidates(axis):
-        sizes = np.array([LINE if upright else LETTER * (1 + len(label)) for _, label in found])
+        sizes = np.array([16.0 if upright else LETTER * (1 + len(label)) for _, label in found])
         places = axis.place([value for value, _ in found])
         if (np.diff(places) * room >= 0.5 * (sizes[1:] + sizes[:-1])).all():
             return found
@@ -163,8 +159,10 @@ def _keys(names: Mapping[str, str]) -> str:
 
 
 def _most(marks: Marks, limit: int) -> int:
-    """Return how many marks are drawn of those that are too many; 0 where all are."""
-    most = {"points": limit, "line": limit, "bars": MOST_BARS}.get(marks.kind, len(marks.x))
+    """Return how many marks are drawn of those that are too many, such as of bars that are less
+    than two pixels wide on a telephone; 0 where all are.
+    """
+    most = {"points": limit, "line": limit, "bars": 120}.get(marks.kind, len(marks.x))
     return most if len(marks.x) > most else 0
 
 
@@ -189,11 +187,11 @@ def _panel(panel: Panel, limit: int) -> str:
 def _axes(panel: Panel) -> str:
     """Return the grid, the ticks and the titles of both axes."""
     parts = []
-    for value, label in ticks(panel.y, ROOM_UP, upright=True):
+    for value, label in ticks(panel.y, upright=True):
         up = _share(1 - panel.y.place(value))
         parts.append(f'<line class="grid" x1="0" x2="100%" y1="{up}" y2="{up}"></line>')
         parts.append(_text(shorten(label, LONGEST_TICK), "-8", up, "tick end", dy=4, title=label))
-    for value, label in ticks(panel.x, ROOM_ACROSS) if panel.x.kind != "category" else ():
+    for value, label in ticks(panel.x) if panel.x.kind != "category" else ():
         across = _share(panel.x.place(value))
         parts.append(f'<line class="grid" x1="{across}" x2="{across}" y1="0" y2="100%"></line>')
         parts.append(_text(label, across, "100%", "tick middle", dy=17))
@@ -207,13 +205,13 @@ def _axes(panel: Panel) -> str:
 def _upright(axis: Axis, across: float, turned: bool) -> str:
     """Return one of the axes of parallel coordinates."""
     x = _share(across)
-    name = escape(shorten(axis.title, int(ROOM_UP / LETTER)))
+    name = escape(shorten(axis.title, 27))
     style = 'class="name" transform="rotate(-30)"' if turned else 'class="name middle"'
     parts = [
         f'<line class="axis" x1="{x}" x2="{x}" y1="0" y2="100%"></line>'
         f'<svg x="{x}"><text {style} y="-14">{name}<title>{escape(axis.title)}</title></text></svg>'
     ]
-    for value, label in ticks(axis, ROOM_UP, upright=True):
+    for value, label in ticks(axis, upright=True):
         up = _share(1 - axis.place(value))
         parts.append(
             _text(shorten(label, LONGEST_TICK), x, up, "tick halo", dx=5, dy=4, title=label)

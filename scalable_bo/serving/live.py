@@ -20,7 +20,7 @@ from scalable_bo.modelling.training import FEWEST_VALUES
 from scalable_bo.report import views
 from scalable_bo.report.page import failures_by_reason, found_so_far
 from scalable_bo.report.snapshot import Snapshot, to_frame
-from scalable_bo.report.svg import LONGEST_TICK, ROOM_UP, draw, draw_shares, ticks
+from scalable_bo.report.svg import LONGEST_TICK, draw, draw_shares, ticks
 from scalable_bo.serving.desk import Desk
 from scalable_bo.serving.supply import MOST_POINTS
 from scalable_bo.space.quoting import shorten
@@ -201,7 +201,7 @@ def _lines(snapshot: Snapshot) -> dict[str, Any]:
                 "name": axis.title,
                 "ticks": [
                     [float(axis.place(value)), shorten(label, LONGEST_TICK)]
-                    for value, label in ticks(axis, ROOM_UP, upright=True)
+                    for value, label in ticks(axis, upright=True)
                 ],
             }
             for axis in lines.axes

@@ -21,7 +21,6 @@ from scalable_bo.storage.history import is_frame
 from surrogates import checks
 
 DICTS_AT_ONCE = 2**12
-DEEPEST = 2  # levels of iterables, such as a list of readers that yield lists of dicts
 
 
 class Pool:
@@ -126,17 +125,17 @@ class Pool:
             yield self.space.from_dicts(part, self.num_read)
 
 
-def _parts(source: Any, depth: int = 0, whole: Any = None) -> Iterator[Any]:
+def _parts(source: Any, levels: int = 3, whole: Any = None) -> Iterator[Any]:
     """Yield what a source consists of: paths, DataFrames, arrays, tensors and lists of dicts.
 
     Args:
-        depth: of iterables around it.
-        whole: the innermost of them.
+        levels: of iterables that it may be, such as a list of readers that yield lists of dicts.
+        whole: the innermost iterable around it.
 
     Raises:
         TypeError: for anything else.
     """
-    is_path = isinstance(source, str | os.PathLike) and depth < DEEPEST
+    is_path = isinstance(source, str | os.PathLike) and levels > 1
     if is_path or is_frame(source) or isinstance(source, Tensor | np.ndarray):
         yield source
     elif isinstance(source, Mapping):
@@ -144,7 +143,7 @@ def _parts(source: Any, depth: int = 0, whole: Any = None) -> Iterator[Any]:
         if any(isinstance(value, Iterable) for value in columns):
             raise _refusal(source, whole)
         yield [source]
-    elif not _is_iterable_of_parts(source, depth):
+    elif not _is_iterable_of_parts(source, levels, whole):
         raise _refusal(source, whole)
     else:
         dicts: list[Mapping[str, Any]] = []
@@ -156,18 +155,18 @@ def _parts(source: Any, depth: int = 0, whole: Any = None) -> Iterator[Any]:
                 yield dicts
                 dicts = []
             if not is_dict:
-                yield from _parts(part, depth + 1, source)
+                yield from _parts(part, levels - 1, source)
         if dicts:
             yield dicts
 
 
-def _is_iterable_of_parts(source: Any, depth: int) -> bool:
-    if not isinstance(source, Iterable) or depth > DEEPEST:
+def _is_iterable_of_parts(source: Any, levels: int, whole: Any) -> bool:
+    if not isinstance(source, Iterable) or levels == 0:
         return False
     if isinstance(source, str | bytes | bytearray) or hasattr(source, "to_pandas"):
         return False
     # Within another iterable, a tuple is a pair, such as of a group's name and its rows
-    is_pair = isinstance(source, tuple) and depth > 0
+    is_pair = isinstance(source, tuple) and whole is not None
     return not is_pair or all(isinstance(part, Mapping) for part in source)
 
 

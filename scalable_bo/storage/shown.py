@@ -9,21 +9,19 @@ from typing import Any
 from scalable_bo.evaluation.evaluator import storable
 from scalable_bo.space.quoting import shorten
 
-MOST_PARAMETERS = 6
 LONGEST_SHOWN = 60  # characters of a name or a value
 
 
 def describe_params(params: Mapping[str, Any]) -> str:
     """Return parameters on one line, such as ``x = 0.5, kind = a``; the first few of many."""
-    parts = [f"{_short(name)} = {short_value(value)}" for name, value in params.items()]
-    more = [f"{len(parts) - MOST_PARAMETERS} more"] if len(parts) > MOST_PARAMETERS else []
-    return ", ".join([*parts[:MOST_PARAMETERS], *more])
+    shown, more = _first([f"{_short(n)} = {short_value(value)}" for n, value in params.items()])
+    return f"{shown}, {more}" if more else shown
 
 
 def describe_names(names: Sequence[str]) -> str:
     """Return the names of parameters on one line; the first few of many."""
-    more = f" and {len(names) - MOST_PARAMETERS} more" if len(names) > MOST_PARAMETERS else ""
-    return ", ".join(map(_short, names[:MOST_PARAMETERS])) + more
+    shown, more = _first([_short(name) for name in names])
+    return f"{shown} and {more}" if more else shown
 
 
 def describe_excess(excess: Mapping[str, float]) -> str:
@@ -44,6 +42,11 @@ def html_table(title: str, rows: Mapping[str, Any]) -> str:
         for name, value in rows.items()
     )
     return f"<table><caption>{html.escape(_short(title))}</caption>{lines}</table>"
+
+
+def _first(texts: Sequence[str], most: int = 6) -> tuple[str, str]:
+    """Return the first few texts on one line, and how many more there are, if any."""
+    return ", ".join(texts[:most]), f"{len(texts) - most} more" if len(texts) > most else ""
 
 
 def _short(value: Any) -> str:

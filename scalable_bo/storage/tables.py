@@ -35,8 +35,6 @@ require("pandas", extra="tables", user="A table of evaluations")
 import pandas as pd
 
 ROWS_AT_ONCE = 100_000
-BYTES_PER_CHARACTER = 4  # in memory: one digit and a comma are a number, and there is a copy
-MOST_SHOWN = 20  # faults of a file
 SUFFIXES = (".parquet", ".csv", ".xlsx")
 
 
@@ -121,7 +119,7 @@ def read_table(
     noise = numbers[:, -1] if known else noise
     if wrong and names:
         lines = [f"row {first_row + row}, column `{name}`: {reason}" for row, name, reason in wrong]
-        shown = "\n  ".join([*lines[:MOST_SHOWN], "…"][: len(lines)])
+        shown = "\n  ".join([*lines[:20], "…"][: len(lines)])
         raise ValueError(
             f"Outcomes must be numbers, got\n  {shown}\nLeave a cell empty where there is none."
         )
@@ -253,7 +251,8 @@ def _csv_frames(
     whole: bool,
 ) -> Iterator[pd.DataFrame]:
     if whole:
-        _require_memory(path, BYTES_PER_CHARACTER * path.stat().st_size)
+        # A character takes four bytes: a digit and a comma are a number, and there is a copy
+        _require_memory(path, 4 * path.stat().st_size)
     columns = [*wanted, *notes]
     how: Any = {**dialect(path), "compression": None, "keep_default_na": False}
     comma = decimal_of(how) != "."

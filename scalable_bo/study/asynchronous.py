@@ -16,29 +16,27 @@ from typing import Any, Self
 from scalable_bo.storage.rounds import Batch
 from scalable_bo.study.design import NotEnoughLeftError
 
-# Of what is evaluated during an ask: so much is asked for at once, since no ask takes just as long
-# as the one before
-RESERVE = 1.5
 
-
-def number_to_ask_for(num_waiting: int, num_idle: int, used_up: float, batch: int) -> int:
+def number_to_ask_for(
+    num_waiting: int, num_idle: int, used_up: float, batch: int, reserve: float = 1.5
+) -> int:
     """Return how many points the next ask is for; 0 if none is to begin.
 
     An ask begins when no point waits any more, or fewer than the workers use up during an ask; it
-    is for a batch or, if that is more, for the workers that are idle and one and a half times what
-    is used up meanwhile. So no worker waits unless an ask takes much longer than the one before,
-    and a point is chosen by all values but those that came in since about a batch, or two asks,
-    before.
+    is for a batch or, if that is more, for the workers that are idle and ``reserve`` times what is
+    used up meanwhile. So no worker waits unless an ask takes much longer than the one before, and a
+    point is chosen by all values but those that came in since about a batch, or two asks, before.
 
     Args:
         num_waiting: points that wait for a worker.
         num_idle: workers that wait for a point.
         used_up: points that are evaluated during an ask.
         batch: the least that is asked for.
+        reserve: no ask takes just as long as the one before.
     """
     if num_waiting >= max(1.0, used_up):
         return 0
-    return max(batch, num_idle, math.ceil(num_idle + RESERVE * used_up))
+    return max(batch, num_idle, math.ceil(num_idle + reserve * used_up))
 
 
 class AbandonedError(Exception):

@@ -14,16 +14,16 @@ from scalable_bo.space.space import Space
 from scalable_bo.storage.rows import keys
 
 ENUMERATED_UP_TO = 20_000  # points of a finite space that are listed, and chosen from one by one
-# Values to begin with: in many dimensions a design tells little of each, and priors that grow with
-# √d make a model sensible without it.
-MOST_INITIAL = 20
 BLOCK_SIZE = 64  # points drawn at a time where some will be rejected
 MAX_BLOCKS = 256
 
 
-def default_num_initial(dim: int) -> int:
-    """Return how many values to have before a surrogate of ``dim`` parameters takes over."""
-    return min(2 * (dim + 1), MOST_INITIAL)
+def default_num_initial(dim: int, most: int = 20) -> int:
+    """Return how many values to have before a surrogate of ``dim`` parameters takes over: in many
+    dimensions a design tells little of each, and priors that grow with √d make a model sensible
+    without it.
+    """
+    return min(2 * (dim + 1), most)
 
 
 class NotEnoughLeftError(ValueError):

@@ -30,7 +30,6 @@ from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO
 from surrogates.solvers.auto import EPOCHS_AROUND
 
 SHARE = 0.75  # of the time, for what is predicted; the fit ends when the rest of it is over
-EPOCHS = 8.0  # n² products that an iterative solve is expected to take
 
 
 @dataclass(frozen=True)
@@ -85,10 +84,12 @@ def measure_rates(
     )
 
 
-def predicted_seconds(m: int, q: int, rates: Rates) -> float:
-    """Return what a solve and a search for q points by a model of m values take."""
+def predicted_seconds(m: int, q: int, rates: Rates, epochs: float = 8.0) -> float:
+    """Return what a solve and a search for q points by a model of m values take, so many m²
+    products if the solve is iterative.
+    """
     direct = m <= DIRECT_SOLVE_UP_TO
-    products = m * ((EPOCHS_AROUND if direct else EPOCHS) * m + NUM_CANDIDATES)
+    products = m * ((EPOCHS_AROUND if direct else epochs) * m + NUM_CANDIDATES)
     gradients = q * num_terms(q, m)
     multiplications = m**3 / 6 if direct else 0.0
     return rates.product * products + rates.gradient * gradients + rates.factor * multiplications

@@ -19,8 +19,6 @@ from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO
 from surrogates.solvers.auto import preconditioner_bytes
 
 REHEARSED_ROWS = 2 * FIRST_FIT_POINTS  # as many as are fitted at once
-REHEARSED_POINTS = 10
-WORKSPACE = 2**28  # bytes
 
 
 @dataclass(frozen=True)
@@ -60,12 +58,11 @@ def predict(
     free = psutil.virtual_memory().available
     sizes = [num_rows + number * batch for number in range(rounds)]
     fit, solve, search = _rehearse(space, dtype)
-    width = batch / REHEARSED_POINTS
     seconds = [
         (
             fit
-            + solve * width * max(1.0, n / REHEARSED_ROWS) ** 2
-            + search * width * max(1.0, n / REHEARSED_ROWS)
+            + solve * batch * max(1.0, n / REHEARSED_ROWS) ** 2
+            + search * batch * max(1.0, n / REHEARSED_ROWS)
             if n >= num_initial
             else 0.0
         )
@@ -82,16 +79,17 @@ def predict(
     )
 
 
-def predicted_bytes(n: int, q: int, dtype: torch.dtype, free: int) -> int:
+def predicted_bytes(n: int, q: int, dtype: torch.dtype, free: int, workspace: int = 2**28) -> int:
     """Return about how much memory an ask for q points among n rows takes with the default solver,
     beyond the study's own.
 
-    Right-hand sides and solutions, tiles and candidates; the kernel matrix, where it is kept, with
-    its factor or its copy in float32, in which solves begin; and a preconditioner of n/20 columns,
-    if ``free`` bytes hold it beside the rest: the solver can do without.
+    Right-hand sides and solutions; tiles and candidates, in a ``workspace``; the kernel matrix,
+    where it is kept, with its factor or its copy in float32, in which solves begin; and a
+    preconditioner of n/20 columns, if ``free`` bytes hold it beside the rest: the solver can do
+    without.
     """
     size = torch.finfo(dtype).bits // 8
-    needed = columns_bytes(n, q, dtype) + WORKSPACE
+    needed = columns_bytes(n, q, dtype) + workspace
     if n <= DIRECT_SOLVE_UP_TO:
         return needed + memory.squares_bytes(n * n, dtype)
     if n * n * size <= memory.default_budget(torch.device("cpu")):
@@ -100,9 +98,9 @@ def predicted_bytes(n: int, q: int, dtype: torch.dtype, free: int) -> int:
     return needed + preconditioner if needed + preconditioner <= free else needed
 
 
-def _rehearse(space: Space, dtype: torch.dtype) -> tuple[float, float, float]:
-    """Return the seconds of a fit, a solve and a search in the parameters of ``space``,
-    constraints and limits of their number aside.
+def _rehearse(space: Space, dtype: torch.dtype, q: int = 10) -> tuple[float, float, float]:
+    """Return the seconds of a fit, and those of a solve and a search a point, in the parameters of
+    ``space``, constraints and limits of their number aside.
     """
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(
@@ -116,7 +114,7 @@ def _rehearse(space: Space, dtype: torch.dtype) -> tuple[float, float, float]:
         * torch.randn(REHEARSED_ROWS, dtype=torch.float64, generator=generator, device="cpu"),
     )
     start = time.perf_counter()
-    study.ask(REHEARSED_POINTS)
+    study.ask(q)
     report = study.last_ask
     other = time.perf_counter() - start - report.seconds_fit - report.seconds_solve
-    return report.seconds_fit, report.seconds_solve, other
+    return report.seconds_fit, report.seconds_solve / q, other / q
