@@ -19,7 +19,6 @@ NonlinearConstraint = Callable[[Tensor], Tensor]
 
 # BoTorch's, here relative to the largest term of a constraint
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}
-FEWEST_TRIED = 40_000  # candidates, before there is said to be no feasible point
 
 
 class TooFewPoints(ValueError):
@@ -184,9 +183,11 @@ class FeasibleSet:
         moved = self.nearby(X + length * self.scale * direction / norm)
         return (moved - X) / torch.where(self.scale > 0, self.scale, 1.0) * (norm / length)
 
-    def candidates(self, draws: Iterator[Tensor], num_draws: int = 8) -> Tensor:
+    def candidates(
+        self, draws: Iterator[Tensor], num_draws: int = 8, fewest_tried: int = 40_000
+    ) -> Tensor:
         """Return at most as many feasible points as a draw has: by rejection of so many draws, by
-        moving the last of them, or by rejection of many more.
+        moving the last of them, or by rejection of many more: of so many until there is one.
 
         Raises:
             TooFewPoints: if none is found.
@@ -204,7 +205,7 @@ class FeasibleSet:
             moved = self.rounded(self.nearby(drawn))
             kept.append(moved[self.contains(moved)])
         points = torch.cat(kept)[: len(drawn)]
-        while not len(points) and tried < FEWEST_TRIED:
+        while not len(points) and tried < fewest_tried:
             drawn = next(draws)
             points = drawn[self.contains(drawn)]
             tried = tried + len(drawn)

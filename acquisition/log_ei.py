@@ -52,7 +52,6 @@ LIGHT_SAMPLER = partial(
 # A surrogate of a function without noise may take that much of the values' variance for
 # noise. More is noise, or ripples that the kernel is too smooth for.
 NEGLIGIBLE_NOISE = 1e-2
-FEWEST_REPEATED = 30  # values, before which a fit says little of noise
 # In units of the box's sides: of a repeated point, which is a new one all the same, and where two
 # values differ by noise alone
 BESIDE = 10.0 * DUPLICATE_DISTANCE
@@ -295,10 +294,11 @@ class _Improvement:
 
 
 @torch.no_grad()
-def beside_the_best(request: Request) -> Tensor:
+def beside_the_best(request: Request, fewest: int = 30) -> Tensor:
     """Return a point (1, d) beside that of the best value, if two values there are to tell noise
     from ripples; none (0, d) if they are told apart already, or cannot be: of several outcomes,
-    where variances are known, among given choices.
+    where variances are known, among given choices; or if there are not the ``fewest`` values from
+    which a fit says much of noise.
     """
     feasible = request.feasible_set
     none = request.bounds[:0]
@@ -311,7 +311,7 @@ def beside_the_best(request: Request) -> Tensor:
         return none
     sign = 1.0 if goal.get("maximize", True) else -1.0
     (data,) = data_sets(model)
-    if len(data.y) < FEWEST_REPEATED or not _is_noisy(data):
+    if len(data.y) < fewest or not _is_noisy(data):
         return none
     lower, upper = request.bounds.double()
     width = upper - lower

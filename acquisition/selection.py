@@ -17,8 +17,6 @@ from surrogates.operators.tiles import spans
 
 DUPLICATE_DISTANCE = 1e-6  # in units of the box's sides
 REACH = 1.01 * DUPLICATE_DISTANCE  # along a direction, rounding included
-FURTHEST_MOVE = 2**14  # steps of twice that distance: a thirtieth of a side
-FURTHEST_MOVE_AMONG_ROUNDED = 2**6  # beyond it, points of a grid are compared by value
 
 
 class TooFewCandidates(TooFewPoints):
@@ -129,7 +127,8 @@ class Moves:
             (gradient,) = torch.autograd.grad(total, points)
             self.slopes = self.sign * gradient.squeeze(1)
         steps = self._steps(x, ranked[i])
-        furthest = FURTHEST_MOVE if self.feasible.rounding is None else FURTHEST_MOVE_AMONG_ROUNDED
+        # A thirtieth of a side; farther away, points of a grid are compared by value
+        furthest = 2**14 if self.feasible.rounding is None else 2**6
         cell = tuple((x / self.duplicate).round().long().tolist())
         distance = self.nearest.get(cell, 1)
         while distance <= furthest:

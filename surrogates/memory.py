@@ -25,9 +25,6 @@ GIBIBYTE = 2**30
 # Devices with generators of their own, for which what suits them is tried; a CPU has constants
 DEVICE_TYPES = {"cuda"}
 MANY = 2**18  # numbers, which a CPU draws in about two milliseconds
-# In float32: d², values, slopes, weights and the temporaries between them; or half as many in
-# float64
-TILES_HELD = 16
 
 SWITCH = "SCALABLE_BO_PROCESS_SETTINGS"
 
@@ -99,10 +96,16 @@ def require(num_bytes: int, device: torch.device, what: str, remedy: str) -> Non
         )
 
 
-def side_that_fits(device: torch.device, largest: int, seconds: float = 1.0) -> int:
-    """Return the side of a square tile: ``largest``, halved until ``TILES_HELD`` tiles fit in half
-    of the memory free on ``device``, as it was so many seconds ago at most: asking takes longer
-    than a small product.
+def side_that_fits(
+    device: torch.device, largest: int, seconds: float = 1.0, num_held: int = 16
+) -> int:
+    """Return the side of a square tile: ``largest``, halved until so many fit in half of the memory
+    free on ``device``, as it was so many seconds ago at most: asking takes longer than a small
+    product.
+
+    Args:
+        num_held: in float32, or half as many in float64: d², values, slopes, weights and the
+            temporaries between them.
     """
     now = time.monotonic()
     last, free = _looks.get(device, (-seconds, 0))
@@ -110,7 +113,7 @@ def side_that_fits(device: torch.device, largest: int, seconds: float = 1.0) -> 
         free = available(device)
         _looks[device] = now, free
     side = largest
-    while side > 1 and TILES_HELD * torch.float32.itemsize * side**2 > free // 2:
+    while side > 1 and num_held * torch.float32.itemsize * side**2 > free // 2:
         side //= 2
     return side
 

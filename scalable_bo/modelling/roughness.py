@@ -10,9 +10,6 @@ from torch import Tensor
 from surrogates.operators.linalg import jittered_cholesky
 from surrogates.rules.data_set import DataSet
 
-# Lengthscales of a rough part, in those of the kernel
-LENGTHSCALES = (0.3, 0.1, 0.03, 0.01)
-
 
 @torch.no_grad()
 def evidence_of_roughness(data: DataSet, num_compared: int = 500) -> float:
@@ -32,7 +29,7 @@ def evidence_of_roughness(data: DataSet, num_compared: int = 500) -> float:
     covariance = data.kernel(X).to_dense()
     identity = torch.eye(len(X), device="cpu").to(X)
     rough = []
-    for lengthscale in LENGTHSCALES:
+    for lengthscale in (0.3, 0.1, 0.03, 0.01):
         shorter = data.kernel(X / lengthscale).to_dense()
         deviations = shorter.diagonal().sqrt()
         correlations = shorter / deviations / deviations.unsqueeze(1)

@@ -30,8 +30,6 @@ FEWEST_VALUES = 2  # for a model, unless the design is smaller
 ACCIDENTS = ("withdrawn", "lost:")  # how reasons begin that do not lie in the point
 # Values farther from 0 are taken to lie there: such as the largest float, for sums and differences
 FARTHEST = 0.01 * torch.finfo(torch.float64).max
-WILD = 100.0  # interquartile ranges: farther than values of one magnitude are
-ROOM = 0.5  # interquartile ranges beyond the ordinary values, for all wild ones on a side
 
 
 class Warp(Protocol):
@@ -87,8 +85,8 @@ class LogGap:
 
 @dataclass(frozen=True)
 class Fences:
-    """z = y among ordinary values, and little more beyond: upper + unit/2 · x / (1 + x), x = log(1
-    + (y − upper) / unit), and likewise below.
+    """z = y among ordinary values, and little more beyond: upper + room · x / (1 + x), x = log(1 +
+    (y − upper) / unit), and likewise below; room = unit / 2.
 
     Args:
         lower, upper: the smallest and the largest ordinary value; infinite on a side without wild
@@ -103,14 +101,16 @@ class Fences:
     reach: float
 
     @classmethod
-    def of(cls, values: Tensor) -> Self | None:
-        """Return the scale of values (n,); ``None`` where none is wild."""
+    def of(cls, values: Tensor, wild: float = 100.0) -> Self | None:
+        """Return the scale of values (n,); ``None`` where none is wild, farther from the others
+        than values of one magnitude are: by ``wild`` interquartile ranges.
+        """
         ordered = values.sort().values
         first = ordered[len(values) // 4]
         third = ordered[(3 * len(values)) // 4]
         unit = third - first
-        bad = values < first - WILD * unit
-        good = values > third + WILD * unit
+        bad = values < first - wild * unit
+        good = values > third + wild * unit
         if unit <= 0 or not 0 < int((bad | good).sum()) <= 0.1 * len(values):
             return None
         lower, upper = (float(end) for end in values[~(bad | good)].aminmax())
@@ -122,15 +122,20 @@ class Fences:
             reach,
         )
 
+    @property
+    def room(self) -> float:
+        """How much of the scale there is for all wild values on a side."""
+        return 0.5 * self.unit
+
     def __call__(self, values: Tensor) -> Tensor:
         inside = values.clamp(self.lower, self.upper)
         x = torch.log1p((values - inside).abs() / self.unit)
-        return inside + ROOM * self.unit * (values - inside).sign() * x / (1.0 + x)
+        return inside + self.room * (values - inside).sign() * x / (1.0 + x)
 
     def inverse(self, scaled: Tensor) -> Tensor:
         """Return values from those on the scale."""
         inside = scaled.clamp(self.lower, self.upper)
-        out = (scaled - inside).abs() / (ROOM * self.unit)
+        out = (scaled - inside).abs() / self.room
         farthest = math.log1p(self.reach / self.unit)
         x = torch.where(out < 1.0, out / (1.0 - out), farthest).clamp_max(farthest)
         return inside + self.unit * (scaled - inside).sign() * torch.expm1(x)
@@ -139,14 +144,14 @@ class Fences:
         """Return log(dz/dy), as :class:`Warp` has it."""
         beyond = (values - values.clamp(self.lower, self.upper)).abs() / self.unit
         x = torch.log1p(beyond)
-        slope = math.log(ROOM) - 2.0 * torch.log1p(x) - x
+        slope = math.log(self.room / self.unit) - 2.0 * torch.log1p(x) - x
         return torch.where(beyond > 0, slope, 0.0)
 
     def log_density(self, values: Tensor) -> Tensor:
         """Return the logarithm of the density of wild values that lie anywhere on the scale's
         part for them, evenly.
         """
-        return self.log_slope(values) - math.log(ROOM * self.unit)
+        return self.log_slope(values) - math.log(self.room)
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,12 +50,9 @@ from torch import Tensor
 
 from surrogates import memory
 
-NUM_DIRECTIONS = 8
-DRAWS_PER_DIRECTION = 8  # fewer draws would no longer be normal in the directions
-NUM_VALUES = DRAWS_PER_DIRECTION * NUM_DIRECTIONS  # functions that show the leading directions
-TAIL_DEGREES = 0.3  # nearly as many waves in every octave
 BEYOND_TAIL = 1e-10  # of the prior variance is left to the kernel's own half
-LARGEST_RATIO = 1e26  # ρ: weights stay positive in float32
+# ρ: weights stay positive in float32, a third of whose range is left to what they are multiplied by
+LARGEST_RATIO = torch.finfo(torch.float32).max ** (2 / 3)
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -79,7 +76,11 @@ def balanced_normal(values: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def balanced_rows(
-    values: Tensor, draws: Tensor, product: Callable[[Tensor, Tensor], Tensor]
+    values: Tensor,
+    draws: Tensor,
+    product: Callable[[Tensor, Tensor], Tensor],
+    num_directions: int = 8,
+    draws_each: int = 8,
 ) -> Tensor:
     """Return N(0, 1) draws, balanced over the columns, of which several processes hold rows.
 
@@ -90,9 +91,11 @@ def balanced_rows(
         values: (n_r, S) prior functions at the points of this process, in units of the noise there.
         draws: (n_r, S), the rows of this process.
         product: AᵀB over the rows of all processes, for this one's of A and B.
+        num_directions: k at most.
+        draws_each: that a direction takes to be normal in it, and to be shown by the values.
     """
-    k = _num_directions(draws)
-    values = values[:, :NUM_VALUES].double()
+    k = min(num_directions, draws.shape[1] // draws_each)
+    values = values[:, : draws_each * num_directions].double()
     squares = product(values, values)
     if k == 0 or not squares.isfinite().all():  # the solver says what is wrong with such values
         return draws
@@ -101,10 +104,6 @@ def balanced_rows(
     leading[:-k] = False
     U = values @ (axes[:, leading] / squares[leading].sqrt())
     return draws + (U @ _correction(product(U, draws.double()))).to(draws)
-
-
-def _num_directions(draws: Tensor) -> int:
-    return min(NUM_DIRECTIONS, draws.shape[1] // DRAWS_PER_DIRECTION)
 
 
 def _correction(parts: Tensor) -> Tensor:
@@ -278,6 +277,7 @@ def weighted_frequencies(
     like: Tensor,
     generator: torch.Generator,
     largest_radius: float = 1e6,
+    degrees: float = 0.3,
 ) -> tuple[Tensor, Tensor]:
     """Return frequencies Ω (d, h) and their ratios ρ (h,).
 
@@ -286,8 +286,9 @@ def weighted_frequencies(
         tails: (h,), which of the waves are to follow the heavier tail.
         like: tensor whose dtype and device the result takes.
         largest_radius: of the tail: beyond, float32 has no phase of a wave.
+        degrees: of freedom of the tail: few give nearly as many waves to every octave.
     """
-    tail = StudentLaw(law.dim, TAIL_DEGREES, min(law.reach, largest_radius))
+    tail = StudentLaw(law.dim, degrees, min(law.reach, largest_radius))
     directions = like.new_empty(law.dim, len(tails))
     r = np.empty(len(tails))
     for part, chosen in ((law, ~tails), (tail, tails)):

@@ -12,7 +12,7 @@ from surrogates.functions.feature_maps import FeatureKernel
 from surrogates.models.data import data_sets
 from surrogates.models.pathwise import PathwiseGP, takes_settings
 from surrogates.rules.finite_features import FiniteFeatures
-from surrogates.rules.weight_space import TRIED_ROWS, FeatureBasis, WeightPosterior
+from surrogates.rules.weight_space import FeatureBasis, WeightPosterior
 
 
 class FiniteFeatureGP(PathwiseGP):
@@ -48,8 +48,9 @@ class FiniteFeatureGP(PathwiseGP):
         self.eval()
         with torch.no_grad():
             first, *_ = data_sets(self)
-            basis = FeatureBasis.of(first.kernel, first.X)
-            basis(first.X[:TRIED_ROWS])
+            tried = first.X[:16]
+            basis = FeatureBasis.of(first.kernel, tried)
+            basis(tried)
         self.num_features = basis.shape[1]
         self.train()
 

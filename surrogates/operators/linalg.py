@@ -7,9 +7,6 @@ from torch import Tensor
 
 from surrogates import memory
 
-# Times eps · trace: below 4, blocks of clustered points in float32 were found to diverge; 10 slows
-# the largest blocks
-SHIFT = 5.0
 DIRECT_SOLVE_UP_TO = 4096  # rows: unless asked otherwise, a larger matrix is not factorised
 # Rows of a matrix that is factorised time and again before anything else is considered: in fits by
 # the exact likelihood, and in searches for the best expected improvement, of about a second a point
@@ -30,7 +27,8 @@ def stable_cholesky(
     matrix: Tensor, precision: torch.dtype | None = None, *, overwrite: bool = False
 ) -> Tensor:
     """Return the Cholesky factor of a positive semi-definite matrix, shifted by as little as
-    rounding makes necessary.
+    rounding makes necessary: by 5 eps of its trace. Below 4, blocks of clustered points in float32
+    were found to diverge; 10 slows the largest blocks.
 
     Args:
         matrix: (m, m).
@@ -42,9 +40,8 @@ def stable_cholesky(
         ValueError: if the matrix is not finite, or not positive semi-definite to within its own
             trace.
     """
-    return shifted_cholesky(
-        matrix, SHIFT * torch.finfo(precision or matrix.dtype).eps, overwrite=overwrite
-    )[0]
+    share = 5.0 * torch.finfo(precision or matrix.dtype).eps
+    return shifted_cholesky(matrix, share, overwrite=overwrite)[0]
 
 
 def shifted_cholesky(

@@ -21,8 +21,6 @@ from surrogates import memory
 from surrogates.operators.differentiable import Features
 from surrogates.operators.linalg import stable_cholesky
 
-TRIED_ROWS = 16  # of the data, on which a new feature map is tried
-
 
 class WeightPosterior(NamedTuple):
     """The law N(m, P⁻¹) of the weights given the data, in float64.
@@ -56,8 +54,8 @@ class FeatureBasis(Features):
 
     @classmethod
     def of(cls, kernel: ScaleKernel, X: Tensor) -> Self:
-        """Return the basis of ``kernel``, tried on some of the points X (n, d)."""
-        return cls(kernel, (X.shape[1], kernel.base_kernel.features(X[:TRIED_ROWS]).shape[1]))
+        """Return the basis of ``kernel``, tried on the points X (n, d)."""
+        return cls(kernel, (X.shape[1], kernel.base_kernel.features(X).shape[1]))
 
     @property
     def dim(self) -> int:

@@ -26,7 +26,7 @@ def test_tiles_take_at_most_half_of_the_free_memory(
 ) -> None:
     free(int(gibibytes * GIBIBYTE))
     assert side_that_fits(DEVICE, 8192) == side
-    assert memory.TILES_HELD * 4 * side**2 <= max(64, gibibytes * GIBIBYTE / 2)
+    assert 16 * 4 * side**2 <= max(64, gibibytes * GIBIBYTE / 2)
 
 
 def test_free_memory_is_looked_at_once_a_second(

@@ -10,18 +10,14 @@ from gpytorch.means import ZeroMean
 from torch import Tensor
 
 from surrogates import PathwiseGP, gaussian_likelihood
-from surrogates.functions.draws import (
-    NUM_DIRECTIONS,
-    NUM_VALUES,
-    balanced_normal,
-    balanced_rows,
-    standard_normal,
-)
+from surrogates.functions.draws import balanced_normal, balanced_rows, standard_normal
 from tests import problems
 from tests.problems import seeded
 
 N = 60
 S = 256
+NUM_DIRECTIONS = 8  # by default
+NUM_VALUES = 8 * NUM_DIRECTIONS  # which show them
 
 
 def smooth_values(num_draws: int = S, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from surrogates import RandomFeatures
 from surrogates.functions.draws import (
-    TAIL_DEGREES,
     NormalLaw,
     PiecewisePolynomialLaw,
     RadialLaw,
@@ -30,7 +29,7 @@ LAWS = [
     NormalLaw(8),
     StudentLaw(1, 1),
     StudentLaw(8, 3),
-    StudentLaw(2, TAIL_DEGREES, 1e3),
+    StudentLaw(2, 0.3, 1e3),
     ScaledNormalLaw(1, 0.4),
     ScaledNormalLaw(4, 3.0),
     PiecewisePolynomialLaw(1, 1, (1.0,)),
