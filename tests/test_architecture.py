@@ -304,6 +304,20 @@ def test_operators_and_solvers_know_nothing_of_botorch() -> None:
     assert not [(m, name) for m in lower for name in imports(m) if inside(name, ("botorch",))]
 
 
+def test_kinds_of_parameters_are_told_apart_in_their_own_folder_alone() -> None:
+    kinds = {"Float", "Int", "Categorical", "Parameter"}
+    told_apart = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for package in (*PACKAGES, "benchmarks")
+        for path in (ROOT / package).rglob("*.py")
+        if ROOT / "scalable_bo" / "space" not in path.parents
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
+        if kinds & {ast.unparse(one).rpartition(".")[2] for one in ast.walk(node.args[1])}
+    ]
+    assert not told_apart
+
+
 def test_library_code_never_unpickles_nor_touches_global_state() -> None:
     forbidden = UNPICKLING + GLOBAL_STATE
     assert not [(m, name) for m in SOURCES for name in uses(m) if inside(name, forbidden)]

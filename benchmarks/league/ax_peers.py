@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.league.base import Optimiser
 from scalable_bo.integrations.ax import pathwise_generation_strategy
-from scalable_bo.space.parameters import Categorical, Int, Parameter
+from scalable_bo.space.parameters import Parameter
 from scalable_bo.space.space import Space
 
 OUTCOME = "value"
@@ -66,14 +66,17 @@ def _silence() -> None:
 
 
 def _config(name: str, param: Parameter) -> RangeParameterConfig | ChoiceParameterConfig:
-    if isinstance(param, Categorical):
-        values: list[Any] = list(param.choices)
+    given = param.to_dict()
+    if "choices" in given:
         return ChoiceParameterConfig(
-            name=name, parameter_type="str", values=values, is_ordered=param.ordered
+            name=name,
+            parameter_type="str",
+            values=given["choices"],
+            is_ordered=given.get("ordered", False),
         )
     return RangeParameterConfig(
         name=name,
-        parameter_type="int" if isinstance(param, Int) else "float",
-        bounds=(param.low, param.high),
-        scaling="log" if param.log else "linear",
+        parameter_type=given["type"],
+        bounds=(given["low"], given["high"]),
+        scaling="log" if given["log"] else "linear",
     )

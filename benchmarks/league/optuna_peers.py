@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import json_to_distribution
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, TPESampler
 from optuna.trial import TrialState
 from torch import Tensor
 
 from benchmarks.league.base import Optimiser
 from scalable_bo.integrations.optuna import ThompsonSampler
-from scalable_bo.space.parameters import Categorical, Int, Parameter
 from scalable_bo.space.space import Space
 
 SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
@@ -43,7 +38,10 @@ class OptunaSearch(Optimiser):
         super().__init__(space, seed, q)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._study = optuna.create_study(sampler=SAMPLERS[sampler](seed=seed))
-        self._distributions = {name: _distribution(param) for name, param in space.params.items()}
+        self._distributions = {
+            name: json_to_distribution(json.dumps(param.to_dict()))
+            for name, param in space.params.items()
+        }
         self._trials: list[Any] = []
 
     def ask(self, q: int) -> Tensor:
@@ -57,11 +55,3 @@ class OptunaSearch(Optimiser):
         for trial, value in zip(self._trials, values.tolist(), strict=True):
             failed = math.isnan(value)
             self._study.tell(trial, None if failed else value, TrialState.FAIL if failed else None)
-
-
-def _distribution(param: Parameter) -> BaseDistribution:
-    if isinstance(param, Categorical):
-        return CategoricalDistribution(param.choices)
-    if isinstance(param, Int):
-        return IntDistribution(param.low, param.high, log=param.log, step=param.step)
-    return FloatDistribution(param.low, param.high, log=param.log, step=param.step)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalable_bo.space.parameters import Categorical, Float, Int, Parameter
+from scalable_bo.space.parameters import KINDS
 from scalable_bo.space.plain_values import plain
 from scalable_bo.space.space import VERSION
 from scalable_bo.storage.record import make_settings
@@ -32,7 +32,7 @@ from scalable_bo.storage.storage import Ask, Change, Contents, Source
 FIRST_OF_JSON = 3
 FIRST_OF_DIGESTS = 6
 TABLES = {"settings", "asks", "sources", "points", "costs", "ends", "queue", "changes"}
-_KINDS = {kind.__name__: kind for kind in (Float, Int, Categorical)}
+_KINDS = {kind.__name__: kind for kind in KINDS.values()}
 # An enumeration writes its members as <Colour.RED: 'red'>.
 _MEMBER = re.compile(r"<[\w.]+: (.*?)>")
 Row = dict[str, Any]  # by column
@@ -207,8 +207,10 @@ def _read(setting: str, text: str) -> Any:
             node = ast.parse(text, mode="eval").body
         except SyntaxError:
             node = ast.parse(_MEMBER.sub(r"\1", text), mode="eval").body
-        value = _evaluate(node)
-        return value.to_dict() if isinstance(value, Parameter) else plain(value)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            given = {str(keyword.arg): _evaluate(keyword.value) for keyword in node.keywords}
+            return _KINDS[node.func.id](**given).to_dict()
+        return plain(_evaluate(node))
     except (SyntaxError, TypeError, ValueError, KeyError, RecursionError) as error:
         raise ValueError(
             f"The study's {setting} cannot be read: {text!r}. Use the study in the program and the"
@@ -217,13 +219,9 @@ def _read(setting: str, text: str) -> Any:
 
 
 def _evaluate(node: ast.AST) -> Any:
-    """Return the parameter or the plain value that an expression stands for."""
+    """Return the value that an expression stands for."""
     if isinstance(node, ast.Tuple):
         return tuple(_evaluate(element) for element in node.elts)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        return _KINDS[node.func.id](
-            **{str(keyword.arg): _evaluate(keyword.value) for keyword in node.keywords}
-        )
     # A number or string of NumPy, as np.float64(0.5)
     if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("np."):
         (node,) = node.args
