@@ -167,6 +167,13 @@ def test_records_are_plain_json_with_settings_and_environment_and_make_tables(
     assert "| otl | 1200000 | *sgGP (nn) (Chen et al. 2022)* | – | 0.401 | – | 2006 | – |" in text
 
 
+@pytest.mark.parametrize(("data", "is_noted"), [("bike", True), ("protein", False)])
+def test_a_note_says_which_scores_do_not_compare(data: str, is_noted: bool) -> None:
+    folder = Path(__file__).parents[3] / "benchmarks" / "results" / "hyperparameters"
+    text = fits_table([json.loads((folder / f"fit_scores_{data}_nearest.json").read_text())])
+    assert ("scores on bike do not compare with the published ones" in text) is is_noted
+
+
 def test_several_seeds_are_one_row_of_the_table(tmp_path: Path) -> None:
     cells = [
         ScoreCell(data="otl", method="nearest", seed=seed, n=60, max_epochs=1) for seed in (0, 1)
