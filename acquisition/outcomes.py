@@ -45,13 +45,12 @@ class Demands:
             usual = success(X).mean()
         return cls(success, 0.5 * usual * (1.0 + shares.to(usual)))
 
-    def shortfall(self, X: Tensor) -> Tensor:
-        """Return by how much X (..., q, d) misses the demands, at least 0: (s, ..., q)."""
-        return (self.least.view(-1, *[1] * (X.ndim - 1)) - self.success(X)).clamp_min(0.0)
-
-    def shortfall_of_each(self, X: Tensor) -> Tensor:
-        """Return by how much ``X[i]`` misses demand i, at least 0: (s, q), for X (s, q, d)."""
-        return (self.least.unsqueeze(1) - self.success(X)).clamp_min(0.0)
+    def shortfall(self, X: Tensor, num_dims: int) -> Tensor:
+        """Return by how much points miss the demands, at least 0: (s, ..., q), of ``num_dims``
+        dimensions, for X (..., q, d) that all demands apply to or X (s, ..., q, d), of which
+        demand i applies to ``X[i]``.
+        """
+        return (self.least.view(-1, *[1] * (num_dims - 1)) - self.success(X)).clamp_min(0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,13 +173,11 @@ class OutcomePaths:
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return every function at X (..., q, d): (s, ..., q)."""
-        Y = self._outputs([paths(X) for paths in self.parts])
-        return self._merit(Y, None if self.demands is None else self.demands.shortfall(X))
+        return self._merit(self._outputs([paths(X) for paths in self.parts]), X)
 
     def each(self, X: Tensor) -> Tensor:
         """Return function i at ``X[i]``: (s, q), for X (s, q, d)."""
-        Y = self._outputs([paths.each(X) for paths in self.parts])
-        return self._merit(Y, None if self.demands is None else self.demands.shortfall_of_each(X))
+        return self._merit(self._outputs([paths.each(X) for paths in self.parts]), X)
 
     @torch.no_grad()
     def extended(self, X: Tensor) -> "OutcomePaths":
@@ -218,13 +215,13 @@ class OutcomePaths:
             dim=-1,
         )
 
-    def _merit(self, Y: Tensor, shortfall: Tensor | None) -> Tensor:
+    def _merit(self, Y: Tensor, X: Tensor) -> Tensor:
         value = self.sign * self.objective(Y)
         if not self.is_constrained:
             return value
         violation = self._violation(Y)
-        if shortfall is not None:
-            violation = violation + shortfall
+        if self.demands is not None:
+            violation = violation + self.demands.shortfall(X, violation.ndim)
         feasible = violation <= 0
         floor = torch.finfo(Y.dtype).max ** 0.5
         ranked = torch.where(feasible, value, -floor * (1.0 + violation)).detach()
