@@ -140,7 +140,7 @@ class SamplePaths:
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return every path at X (..., q, d): (s, ..., q)."""
-        X = self._inputs(X)
+        X = self._inputs(X, self.input_transform)
         update = combine(self.data, X, self.weights)
         return self._outputs(X, update if self.prior is None else self.prior(X) + update)
 
@@ -151,7 +151,7 @@ class SamplePaths:
                 f"`X` must have shape ({self.num_samples}, q, d), a row of points for every path,"
                 f" got {tuple(X.shape)}."
             )
-        X = self._inputs(X)
+        X = self._inputs(X, self.input_transform)
         update = combine_rowwise(self.data, X, self.weights)
         return self._outputs(X, update if self.prior is None else self.prior.each(X) + update)
 
@@ -159,7 +159,7 @@ class SamplePaths:
         """Return the posterior mean (from the mean's own solve, not the average of the paths) at X
         (..., q, d): (..., q).
         """
-        X = self._inputs(X)
+        X = self._inputs(X, self.input_transform)
         return self._outputs(X, combine(self.data, X, self.mean_weights).squeeze(0))
 
     def part(self, functions: slice) -> Self:
@@ -227,7 +227,7 @@ class SamplePaths:
                 "`data` must be a KernelBasis for paths to be condensed, got"
                 f" {type(self.data).__name__}. Use the paths themselves."
             )
-        X = self._inputs(Z)
+        X = self._inputs(Z, self.input_transform)
         basis = KernelBasis(self.data.kernel, X)
         K = kernel_values(basis.doubled.kernel, X.double(), X.double())
         factor = stable_cholesky(K, X.dtype, overwrite=True)
@@ -256,12 +256,12 @@ class SamplePaths:
         """The number of the inputs, and their dtype."""
         return self.data.dim, self.data.dtype
 
-    def _inputs(self, X: Tensor) -> Tensor:
+    def _inputs(self, X: Tensor, transform: Callable[[Tensor], Tensor] | None) -> Tensor:
         if not isinstance(X, Tensor):
             checks.tensor("X", X)
         d, dtype = self._form
         X = X.to(dtype)
-        X = X if self.input_transform is None else self.input_transform(X)
+        X = X if transform is None else transform(X)
         if X.ndim < 2 or X.shape[-1] != d:  # which a transform may change
             raise ValueError(f"`X` must have shape (..., q, {d}), got {tuple(X.shape)}.")
         return X
@@ -349,11 +349,7 @@ class BatchPaths:
         )
 
     def _evaluate(self, X: Tensor, evaluate: Callable[[SamplePaths, Tensor], Tensor]) -> Tensor:
-        d = self.parts[0].data.dim
-        X = X.to(self.parts[0].data.dtype)
-        X = X if self.input_transform is None else self.input_transform(X)
-        if X.ndim < 2 or X.shape[-1] != d:
-            raise ValueError(f"`X` must have shape (..., q, {d}), got {tuple(X.shape)}.")
+        X = self.parts[0]._inputs(X, self.input_transform)
         checks.batch_of_points(
             X, self.batch_shape[:-1] if self.several_outputs else self.batch_shape
         )
