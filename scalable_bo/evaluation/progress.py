@@ -147,8 +147,7 @@ def describe_solve(progress: SolveProgress) -> str:
     done = progress.num_columns - progress.num_active
     return (
         f"solving, {progress.epochs:.1f} of at most {progress.max_epochs:.0f} epochs, residual"
-        f" {progress.residual:.1e},"
-        f" {done}/{progress.num_columns} columns done"
+        f" {progress.residual:.1e}, {done}/{progress.num_columns} columns done"
     )
 
 

@@ -20,8 +20,6 @@ from scalable_bo.space.space import Space
 from scalable_bo.storage.history import is_frame
 from surrogates import checks
 
-DICTS_AT_ONCE = 2**12
-
 
 class Pool:
     """The candidates of an ask, read once; those in memory whole at once, of others the first part.
@@ -34,6 +32,8 @@ class Pool:
         space: of the points.
         source: the path of a Parquet or CSV file or a DataFrame with a column for each parameter;
             points (c, d) in the user's units; dicts; or an iterable of such parts.
+        rows_at_once: rows of a part of a table.
+        dicts_at_once: dicts of a part where an iterable gives them one by one.
 
     Attributes:
         num_rows: of the source; ``None`` where only reading it tells.
@@ -48,14 +48,16 @@ class Pool:
             comes.
     """
 
-    def __init__(self, space: Space, source: Any) -> None:
+    def __init__(
+        self, space: Space, source: Any, *, rows_at_once: int = 100_000, dicts_at_once: int = 2**12
+    ) -> None:
         self.space = space
         for part in source if isinstance(source, list | tuple) else [source]:
             if isinstance(part, str | os.PathLike):
                 checks.existing_file("pool", part)
         self.num_read = 0
         self.num_infeasible = 0
-        self._unread = self._read(source)
+        self._unread = self._read(source, rows_at_once, dicts_at_once)
         in_memory = _in_memory(source)
         self._held = list(self._unread if in_memory else islice(self._unread, 1))
         self.num_rows = self.num_read if in_memory else _number_of_rows(source)
@@ -94,10 +96,10 @@ class Pool:
         self.rows = labels[:, -1].long().tolist()
         return self.points
 
-    def _read(self, source: Any) -> Iterator[Tensor]:
+    def _read(self, source: Any, rows_at_once: int, dicts_at_once: int) -> Iterator[Tensor]:
         """Yield the feasible points in the user's units with their rows, (c, d + 1)."""
-        for part in _parts(source):
-            for X in self._points(part):
+        for part in _parts(source, dicts_at_once):
+            for X in self._points(part, rows_at_once):
                 if not len(X):
                     continue
                 rows = torch.arange(
@@ -108,7 +110,7 @@ class Pool:
                 self.num_infeasible += int((~allowed).sum())
                 yield torch.cat([X, rows.unsqueeze(1)], dim=1)[allowed]
 
-    def _points(self, part: Any) -> Iterator[Tensor]:
+    def _points(self, part: Any, rows_at_once: int) -> Iterator[Tensor]:
         """Yield points (c, d) in the user's units, of which the first is the next row."""
         if isinstance(part, str | os.PathLike) or is_frame(part):
             from scalable_bo.storage.tables import table_frames  # which needs an extra
@@ -116,7 +118,7 @@ class Pool:
             if not is_frame(part):
                 checks.existing_file("pool", part)
             wanted = {*self.space.names, *self.space.fixed}
-            for frame in table_frames(self.space, part, wanted):
+            for frame in table_frames(self.space, part, wanted, rows_at_once):
                 yield self.space.from_frame(frame, self.num_read)
         elif isinstance(part, Tensor | np.ndarray):
             _check_array(part, self.space.names)
@@ -125,10 +127,11 @@ class Pool:
             yield self.space.from_dicts(part, self.num_read)
 
 
-def _parts(source: Any, levels: int = 3, whole: Any = None) -> Iterator[Any]:
+def _parts(source: Any, most: int, levels: int = 3, whole: Any = None) -> Iterator[Any]:
     """Yield what a source consists of: paths, DataFrames, arrays, tensors and lists of dicts.
 
     Args:
+        most: dicts of a list of those that come one by one.
         levels: of iterables that it may be, such as a list of readers that yield lists of dicts.
         whole: the innermost iterable around it.
 
@@ -151,11 +154,11 @@ def _parts(source: Any, levels: int = 3, whole: Any = None) -> Iterator[Any]:
             is_dict = isinstance(part, Mapping)
             if is_dict:
                 dicts.append(part)
-            if dicts and (not is_dict or len(dicts) == DICTS_AT_ONCE):
+            if dicts and (not is_dict or len(dicts) == most):
                 yield dicts
                 dicts = []
             if not is_dict:
-                yield from _parts(part, levels - 1, source)
+                yield from _parts(part, most, levels - 1, source)
         if dicts:
             yield dicts
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ require("pandas", extra="tables", user="A table of evaluations")
 
 import pandas as pd
 
-ROWS_AT_ONCE = 100_000
 SUFFIXES = (".parquet", ".csv", ".xlsx")
 
 
@@ -81,10 +80,14 @@ def read_table(
     noise: Any,
     names: Sequence[str],
     remarks: Remarks,
+    rows_at_once: int = 100_000,
 ) -> tuple[Tensor, Any, Any, dict[int, str]]:
     """Return the points (n, d) of a table, and their values and noise as ``Study.add_data`` takes
     them: as they are given, or those in the columns that they name or, of several outcomes, that
     have their ``names``; and, by row, why a value is no number. Note its remarks.
+
+    Args:
+        rows_at_once: rows of a part that is read, which bound the memory beside the result.
 
     Raises:
         TypeError, ValueError, MemoryError, ImportError: as ``Study.add_data``.
@@ -99,7 +102,7 @@ def read_table(
     wrong: list[tuple[int, str, str]] = []
     first_row = first_row_of(data)
     row = 0
-    for frame in table_frames(space, data, {*parameters, *told, *known}, remarks):
+    for frame in table_frames(space, data, {*parameters, *told, *known}, rows_at_once, remarks):
         _require_columns(frame, [*told, *known])
         points.append(space.from_frame(frame, first_row + row, observed=True))
         found = [_numbers(frame[name]) for name in (*told, *known)]
@@ -164,11 +167,13 @@ def table_frames(
     space: Space,
     data: str | os.PathLike[str] | pd.DataFrame,
     wanted: set[str],
+    rows_at_once: int,
     remarks: Remarks | None = None,
 ) -> Iterator[pd.DataFrame]:
     """Yield the table part by part, with the wanted columns if it is a file.
 
     Args:
+        rows_at_once: rows of a part; a sheet of Excel is one part.
         remarks: to be read beside the columns; memory for all rows is required then.
 
     Raises:
@@ -176,7 +181,7 @@ def table_frames(
     """
     if isinstance(data, pd.DataFrame):
         yield from (
-            data.iloc[start : start + ROWS_AT_ONCE] for start in range(0, len(data), ROWS_AT_ONCE)
+            data.iloc[start : start + rows_at_once] for start in range(0, len(data), rows_at_once)
         )
         return
     path = Path(data)
@@ -187,9 +192,20 @@ def table_frames(
             " Read it into a DataFrame."
         )
     readers = {".parquet": _parquet_frames, ".csv": _csv_frames, ".xlsx": _excel_frames}
-    frames = readers[kind]
     notes = set() if remarks is None else {*remarks.names} - wanted
-    yield from frames(space.choices, path, wanted, notes, remarks is not None)
+    whole = remarks is not None
+    yield from readers[kind](_TableFile(path, space.choices, wanted, notes, whole, rows_at_once))
+
+
+class _TableFile(NamedTuple):
+    """A file, and what is wanted of it: columns, with notes beside them, part by part."""
+
+    path: Path
+    choices: Mapping[str, Sequence[Choice]]
+    wanted: set[str]
+    notes: set[str]
+    whole: bool  # whether memory for all rows is required
+    rows_at_once: int
 
 
 def write_table(
@@ -243,66 +259,49 @@ def _known_headings(headings: Iterable[Any], columns: Iterable[str]) -> dict[Any
     return {heading: name for heading, name in found.items() if name is not None}
 
 
-def _csv_frames(
-    choices: Mapping[str, Sequence[Choice]],
-    path: Path,
-    wanted: set[str],
-    notes: set[str],
-    whole: bool,
-) -> Iterator[pd.DataFrame]:
-    if whole:
+def _csv_frames(file: _TableFile) -> Iterator[pd.DataFrame]:
+    if file.whole:
         # A character takes four bytes: a digit and a comma are a number, and there is a copy
-        _require_memory(path, 4 * path.stat().st_size)
-    columns = [*wanted, *notes]
-    how: Any = {**dialect(path), "compression": None, "keep_default_na": False}
+        _require_memory(file.path, 4 * file.path.stat().st_size)
+    columns = [*file.wanted, *file.notes]
+    how: Any = {**dialect(file.path), "compression": None, "keep_default_na": False}
     comma = decimal_of(how) != "."
     readers: dict[str, Callable[[Any], Any]] = dict.fromkeys(columns, with_point) if comma else {}
-    readers |= {name: _reader(some, comma) for name, some in choices.items()}
-    readers |= dict.fromkeys(notes, unguarded)
+    readers |= {name: _reader(some, comma) for name, some in file.choices.items()}
+    readers |= dict.fromkeys(file.notes, unguarded)
     try:
-        headings = pd.read_csv(path, nrows=0, **how).columns
+        headings = pd.read_csv(file.path, nrows=0, **how).columns
         known = _known_headings(headings, columns)
         as_text: Any = {heading: str for heading, name in known.items() if name in readers}
         with pd.read_csv(
-            path, usecols=list(known), dtype=as_text, chunksize=ROWS_AT_ONCE, **how
+            file.path, usecols=list(known), dtype=as_text, chunksize=file.rows_at_once, **how
         ) as chunks:
             for chunk in chunks:
                 yield _read(chunk.rename(columns=known), readers)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(file.path, error) from error
 
 
-def _excel_frames(
-    choices: Mapping[str, Sequence[Choice]],
-    path: Path,
-    wanted: set[str],
-    notes: set[str],
-    whole: bool,
-) -> Iterator[pd.DataFrame]:
-    frame = read_sheet(path)
-    readers = {name: _reader(some) for name, some in choices.items()}
-    readers |= dict.fromkeys(notes, unguarded)
-    known = _known_headings(frame, [*wanted, *notes])
+def _excel_frames(file: _TableFile) -> Iterator[pd.DataFrame]:
+    frame = read_sheet(file.path)
+    readers = {name: _reader(some) for name, some in file.choices.items()}
+    readers |= dict.fromkeys(file.notes, unguarded)
+    known = _known_headings(frame, [*file.wanted, *file.notes])
     yield _read(frame[list(known)].rename(columns=known), readers)
 
 
-def _parquet_frames(
-    choices: Mapping[str, Sequence[Choice]],
-    path: Path,
-    wanted: set[str],
-    notes: set[str],
-    whole: bool,
-) -> Iterator[pd.DataFrame]:
+def _parquet_frames(file: _TableFile) -> Iterator[pd.DataFrame]:
     from scalable_bo.storage import parquet  # which needs pyarrow
 
-    readers = {name: _reader(some) for name, some in _held_as_text(choices).items()}
+    columns = file.wanted | file.notes
+    readers = {name: _reader(some) for name, some in _held_as_text(file.choices).items()}
     try:
-        if whole:
-            _require_memory(path, parquet.num_bytes(path, wanted | notes))
-        for frame in parquet.frames(path, wanted | notes, ROWS_AT_ONCE, notes):
+        if file.whole:
+            _require_memory(file.path, parquet.num_bytes(file.path, columns))
+        for frame in parquet.frames(file.path, columns, file.rows_at_once, file.notes):
             yield _read(frame, readers)
     except parquet.ArrowException as error:
-        raise _unreadable(path, error) from error
+        raise _unreadable(file.path, error) from error
 
 
 def _held_as_text(choices: Mapping[str, Sequence[Choice]]) -> dict[str, Sequence[Choice]]:
@@ -356,11 +355,10 @@ def _places(which: Tensor) -> list[int]:
 
 def _numbers(column: pd.Series) -> tuple[Tensor, dict[int, str]]:
     """Return a column as numbers, NaN for what is none, and what that was by position."""
+    found = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    numbers = found.copy()
     if column.dtype.kind in "iuf":
-        return torch.from_numpy(column.to_numpy(dtype=np.float64, na_value=np.nan).copy()), {}
-    numbers = (
-        pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan).copy()
-    )
+        return torch.from_numpy(numbers), {}
     empty = column.isna() | column.map(cell_text).str.lower().isin(EMPTY)
     wrong = np.flatnonzero(np.isnan(numbers) & ~empty.to_numpy(dtype=bool))
     return torch.from_numpy(numbers), {

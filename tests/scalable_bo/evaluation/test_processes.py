@@ -220,13 +220,12 @@ def test_stopped_programs_fail_their_points_and_later_points_are_evaluated() -> 
     command.close()
 
 
-def test_a_guard_that_was_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guard_that_was_killed_is_replaced() -> None:
     def guards() -> list[int]:
         pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
         return [pid for pid in pids if mark.encode() in command_of(pid)]
 
     mark = processes.own_mark()
-    monkeypatch.setattr(processes, "SECONDS_TO_END", 0.0)
     eventually(guards)
     (guard,) = guards()
     os.kill(guard, signal.SIGKILL)

@@ -2,6 +2,7 @@
 and none is added twice.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def write(frame: pd.DataFrame, path: Path) -> Path:
 def test_all_kinds_of_tables_say_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, rows_at_once: int
 ) -> None:
-    monkeypatch.setattr(tables, "ROWS_AT_ONCE", rows_at_once)
+    read_table = partial(tables.read_table, rows_at_once=rows_at_once)
+    monkeypatch.setattr(tables, "read_table", read_table)
     data = FRAME if suffix == "frame" else write(FRAME, tmp_path / f"past{suffix}")
     study = make()
     study.add_data(data, target="score", noise="variance")
@@ -283,7 +285,7 @@ def test_bad_tables_are_refused_whole(
     error: type[Exception],
     message: str,
 ) -> None:
-    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(tables, "read_table", partial(tables.read_table, rows_at_once=2))
     frame = FRAME.copy()
     for name, value in change.items():
         frame.loc[4, name] = value

@@ -12,7 +12,6 @@ import torch
 
 from acquisition.constraints import TooFewPoints
 from scalable_bo import Categorical, Float, Int, Space
-from scalable_bo.storage import pools, tables
 from scalable_bo.storage.pools import Pool
 
 SPACE = Space(x=Float(0.0, 10.0), k=Int(1, 5), kind=Categorical(["a", "b"]))
@@ -49,14 +48,10 @@ def sources(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def test_any_source_gives_the_same_points_and_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 5)
-    monkeypatch.setattr(pools, "DICTS_AT_ONCE", 5)
+def test_any_source_gives_the_same_points_and_rows(tmp_path: Path) -> None:
     X = SPACE.from_frame(FRAME)
     for kind, source in sources(tmp_path).items():
-        pool = Pool(SPACE, source)
+        pool = Pool(SPACE, source, rows_at_once=5, dicts_at_once=5)
         parts = list(pool)
         U, labels = (torch.cat(columns) for columns in zip(*parts, strict=True))
         assert torch.equal(labels, torch.cat([X, torch.arange(23.0).unsqueeze(1)], dim=1)), kind
@@ -130,13 +125,12 @@ def test_a_bad_row_of_a_later_part_is_numbered() -> None:
         list(Pool(SPACE, stream()))
 
 
-def test_a_bad_dict_or_array_of_a_later_part_is_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "DICTS_AT_ONCE", 4)
+def test_a_bad_dict_or_array_of_a_later_part_is_numbered() -> None:
     dicts = [{"x": 1.0, "k": 1, "kind": "a"} for _ in range(9)]
     with pytest.raises(ValueError, match=r"`k` must be .* got 9.0 in row 9"):
-        list(Pool(SPACE, iter([*dicts, {"x": 1.0, "k": 9, "kind": "a"}])))
+        list(Pool(SPACE, iter([*dicts, {"x": 1.0, "k": 9, "kind": "a"}]), dicts_at_once=4))
     with pytest.raises(ValueError, match=r"exactly the parameters .* in row 9"):
-        list(Pool(SPACE, iter([*dicts, {"x": 1.0}])))
+        list(Pool(SPACE, iter([*dicts, {"x": 1.0}]), dicts_at_once=4))
     bad = np.array([[1.0, 1.0, 0.0], [1.0, 9.0, 0.0]])
     with pytest.raises(ValueError, match=r"`k` must be .* in row 3"):
         list(Pool(SPACE, iter([bad[[0, 0]], bad])))
@@ -175,13 +169,12 @@ def test_a_vector_is_no_pool() -> None:
         Pool(SPACE, np.zeros(3))
 
 
-def test_what_is_in_memory_is_read_whole_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 5)
+def test_what_is_in_memory_is_read_whole_at_once() -> None:
     bad = FRAME.assign(x=[*FRAME["x"][:-1], np.nan])
     for source in (bad, [FRAME, bad]):
         with pytest.raises(ValueError, match="`x` must be .*nan"):
-            Pool(SPACE, source)
-    stream = Pool(SPACE, iter([FRAME, bad]))  # of which only the first part is read
+            Pool(SPACE, source, rows_at_once=5)
+    stream = Pool(SPACE, iter([FRAME, bad]), rows_at_once=5)  # of which only the first part is read
     assert stream.num_read == 5
     with pytest.raises(ValueError, match="in row 45"):
         list(stream)
