@@ -19,7 +19,6 @@ from torch import Tensor
 logger = logging.getLogger(__name__)
 
 DEVICE_TYPES = {"cuda"}
-FEWEST_ENTRIES = 2**20  # of a kernel matrix: smaller products take less time than the launch
 
 Result = TypeVar("Result")
 
@@ -54,10 +53,11 @@ def fused_rowwise(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> tuple[Tensor
     return _attempt(product, profile, X, Z, W)
 
 
-def _kernels_for(X: Tensor, Z: Tensor, W: Tensor) -> ModuleType | None:
+def _kernels_for(X: Tensor, Z: Tensor, W: Tensor, fewest_entries: int = 2**20) -> ModuleType | None:
+    """Return the kernels, or ``None``, also where a launch takes longer than the few entries."""
     m, d = X.shape
     n, s = W.shape
-    if not s or m * n < FEWEST_ENTRIES or os.environ.get("SCALABLE_BO_COMPILE") == "never":
+    if not s or m * n < fewest_entries or os.environ.get("SCALABLE_BO_COMPILE") == "never":
         return None
     kernels = _triton_kernels()
     if kernels is None or d > kernels.LARGEST_WIDTH:

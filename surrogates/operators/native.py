@@ -38,8 +38,6 @@ logger = logging.getLogger(__name__)
 MODES = ("auto", "always", "never")
 PROFILES = ("rbf", "matern12", "matern32", "matern52")  # in the order of the source
 PANEL = 256  # rows, as in the source
-ENTRIES_A_THREAD = 2**17  # fewer take less time than to hand them to another thread
-ENTRIES_AT_ONCE = 2**28  # of a call that cannot be interrupted
 
 SOURCE = Path(__file__).with_name("native.c")
 DEFINITIONS = {torch.float32: (), torch.float64: ("-DDOUBLE",)}
@@ -234,6 +232,8 @@ def _by_rows(
     others: tuple[int | float | Tensor, ...],
     num_rows: int,
     width: int,
+    entries_a_thread: int = 2**17,  # fewer take less time than to hand them to another thread
+    entries_at_once: int = 2**28,  # of a call that cannot be interrupted
 ) -> None:
     """Call ``name(*first, start, stop, *others)`` for parts of so many rows of ``width`` entries,
     in as many threads as PyTorch has.
@@ -242,10 +242,10 @@ def _by_rows(
     numbers = list[int | float]()
     for part in others:
         numbers.append(part.data_ptr() if isinstance(part, Tensor) else part)
-    at_once = max(1, ENTRIES_AT_ONCE // max(1, width))
+    at_once = max(1, entries_at_once // max(1, width))
     for start in range(0, num_rows, at_once):
         stop = min(start + at_once, num_rows)
-        most = max(1, (stop - start) * width // ENTRIES_A_THREAD)
+        most = max(1, (stop - start) * width // entries_a_thread)
         share = -(-(stop - start) // min(torch.get_num_threads(), most))
         waiting = []
         for begin in range(start + share, stop, share):

@@ -3,6 +3,7 @@ and fused kernels. Most of it is tried on the CPU.
 """
 
 import logging
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -182,7 +183,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(cuda, "_triton_kernels", lambda: kernels)
     monkeypatch.setattr(cuda, "_unavailable", set())
     monkeypatch.setattr(cuda, "DEVICE_TYPES", {"cpu"})
-    monkeypatch.setattr(cuda, "FEWEST_ENTRIES", M * N)
+    monkeypatch.setattr(cuda, "_kernels_for", partial(cuda._kernels_for, fewest_entries=M * N))
     return kernels
 
 
@@ -207,7 +208,11 @@ def test_path_gradients_are_fused_and_in_the_units_of_all_inputs(kernels: Kernel
 
 @pytest.mark.parametrize(
     ("changed", "value"),
-    [("DEVICE_TYPES", {"cuda"}), ("FEWEST_ENTRIES", M * N + 1), ("_triton_kernels", lambda: None)],
+    [
+        ("DEVICE_TYPES", {"cuda"}),
+        ("_kernels_for", partial(cuda._kernels_for, fewest_entries=M * N + 1)),
+        ("_triton_kernels", lambda: None),
+    ],
     ids=["cpu", "small", "no-triton"],
 )
 def test_tiles_do_what_has_no_fused_kernel(
@@ -290,7 +295,7 @@ def test_fused_and_tiled_products_on_cuda_agree_with_the_cpu(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     pytest.importorskip("triton", minversion="3.6")  # earlier ones have no products in float64
-    monkeypatch.setattr(cuda, "FEWEST_ENTRIES", 1)
+    monkeypatch.setattr(cuda, "_kernels_for", partial(cuda._kernels_for, fewest_entries=1))
     exact = stationary_tiles(1000, name, dtype).to(torch.float64)
     K = stationary_tiles(1000, name, dtype, "cuda")
     W = problems.normal(N, s)
@@ -323,7 +328,7 @@ def test_a_solve_by_fused_products_on_cuda_agrees_with_cholesky(
     solver: Solver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton", minversion="3.6")
-    monkeypatch.setattr(cuda, "FEWEST_ENTRIES", 1)
+    monkeypatch.setattr(cuda, "_kernels_for", partial(cuda._kernels_for, fewest_entries=1))
     X = problems.uniform(600, 2)
     rhs = problems.normal(600, 3)
     exact = Cholesky().solve(problems.system(X=X), rhs).value

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -208,15 +209,15 @@ def test_neither_threads_nor_parts_change_what_is_found(monkeypatch: pytest.Monk
     panels = Panels.of(problems.uniform(500, 3, seed=1, dtype=torch.float32))
     W = problems.normal(9, 500, dtype=torch.float32)
     expected = native.kernel_sums("rbf", X, panels, W)
-    monkeypatch.setattr(native, "ENTRIES_A_THREAD", 1000)
-    monkeypatch.setattr(native, "ENTRIES_AT_ONCE", 20_000)
+    in_parts = partial(native._by_rows, entries_a_thread=1000, entries_at_once=20_000)
+    monkeypatch.setattr(native, "_by_rows", in_parts)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     found = native.kernel_sums("rbf", X, panels, W)
     assert all(map(torch.equal, found, expected))
 
 
 def test_a_forked_process_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "ENTRIES_A_THREAD", 1)
+    monkeypatch.setattr(native, "_by_rows", partial(native._by_rows, entries_a_thread=1))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     X = problems.uniform(100, 2)
     panels = Panels.of(X)
@@ -382,7 +383,7 @@ def test_what_threads_no_longer_take_is_done_without_them(monkeypatch: pytest.Mo
     X = problems.uniform(100, 2)
     panels = Panels.of(X)
     expected = native.values("rbf", X, panels, X.new_ones(()))
-    monkeypatch.setattr(native, "ENTRIES_A_THREAD", 1)
+    monkeypatch.setattr(native, "_by_rows", partial(native._by_rows, entries_a_thread=1))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     ended = ThreadPoolExecutor(2)
     ended.shutdown()
