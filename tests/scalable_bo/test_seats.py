@@ -43,6 +43,13 @@ each_solver = pytest.mark.parametrize("solver", CARD.values(), ids=CARD.keys())
 # Where a solver is handed on, a direct, a deterministic and a stochastic one stand for all
 KINDS = ("cholesky", "cg", "sdd")
 each_kind = pytest.mark.parametrize("solver", [CARD[name] for name in KINDS])
+each_kind_and_all_in_slow_tests = pytest.mark.parametrize(
+    "solver",
+    [
+        pytest.param(solver, id=name, marks=() if name in KINDS else pytest.mark.slow)
+        for name, solver in CARD.items()
+    ],
+)
 
 
 @pytest.fixture
@@ -57,7 +64,7 @@ def solves(monkeypatch: pytest.MonkeyPatch, solver: Solver) -> list[Solver]:
     return used
 
 
-@each_kind
+@each_kind_and_all_in_slow_tests
 def test_optuna_asks_by_a_solver(solver: Solver, solves: list[Solver]) -> None:
     optuna = pytest.importorskip("optuna")
     from scalable_bo.integrations.optuna import ThompsonSampler
@@ -76,7 +83,7 @@ def test_optuna_asks_by_a_solver(solver: Solver, solves: list[Solver]) -> None:
     assert solver in solves
 
 
-@each_kind
+@each_kind_and_all_in_slow_tests
 def test_ax_asks_by_a_solver(solver: Solver, solves: list[Solver]) -> None:
     pytest.importorskip("ax")
     from ax.api.client import Client

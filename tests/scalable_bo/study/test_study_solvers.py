@@ -30,9 +30,10 @@ def value(params: dict[str, Any]) -> float:
     return -sum((1 + i) * (x - 0.3) ** 2 for i, x in enumerate(numbers))
 
 
+@pytest.mark.parametrize("batches", [(5, 4), pytest.param((5, 4, 3), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("solver", "space", "strategy"), CASES)
 def test_every_solver_drives_a_study_from_its_first_values(
-    solver: str, space: str, strategy: str
+    solver: str, space: str, strategy: str, batches: tuple[int, ...]
 ) -> None:
     study = Study(
         SPACES[space],
@@ -43,10 +44,10 @@ def test_every_solver_drives_a_study_from_its_first_values(
         strategy=strategy,
         sampler=QUICK,
     )
-    for batch in (5, 4):
+    for batch in batches:
         asked = study.ask(batch)
         study.tell(asked.ids, [value(params) for params in asked.params])
-    assert study.num_observations == 9
+    assert study.num_observations == sum(batches)
 
 
 @pytest.mark.parametrize("solver", ["adasap", "cg-100", "sgd", "sdd-paper"])
