@@ -19,9 +19,7 @@ from scalable_bo.space.quoting import shorten
 from scalable_bo.storage.shown import LONGEST_SHOWN
 
 MOST_MARKS = 800  # in a picture
-LETTER = 7.0  # pixels of a tick
-LEAST_GAP = 66  # between the axes of parallel coordinates
-LONGEST_TICK = int(LEAST_GAP / LETTER)  # characters that fit there
+LONGEST_TICK = 9  # characters that fit between the axes of parallel coordinates
 
 
 def escape(text: object) -> str:
@@ -58,18 +56,20 @@ def draw(picture: Picture) -> str:
 
 
 def draw_lines(lines: Lines) -> str:
-    """Return parallel coordinates, which scroll sideways where there is too little room."""
+    """Return parallel coordinates, which scroll sideways where axes would be less than 66 pixels
+    apart.
+    """
     count = len(lines.axes) - 1
     places = lines.places
     drawn = "".join(
         _polyline(np.arange(count + 1) / count, line, colour)
         for line, colour in reversed(list(zip(places, lines.colours, strict=True)))
     )
-    turned = LETTER * max(len(axis.title) for axis in lines.axes) > LEAST_GAP
+    turned = max(len(axis.title) for axis in lines.axes) > LONGEST_TICK
     axes = "".join(_upright(axis, k / count, turned) for k, axis in enumerate(lines.axes))
     keys = _keys({"the best": "orange", "the next": "blue", "others": "faint"})
     plot = (
-        f'<div class="fit"><svg width="{LEAST_GAP * (count + 1) + 150 * turned}" height="0"></svg>'
+        f'<div class="fit"><svg width="{66 * (count + 1) + 150 * turned}" height="0"></svg>'
         f'<svg class="plot lines{" turned" * turned}" role="img" aria-label="Rows across all axes">'
         f"{_stretched(drawn)}{axes}</svg></div>"
     )
@@ -101,12 +101,12 @@ def draw_shares(shares: Mapping[str, Mapping[str, float]]) -> str:
 
 def ticks(axis: Axis, *, upright: bool = False) -> list[tuple[float, str]]:
     """Return a few round values with their labels, so few that these do not overlap in a panel on a
-    telephone: along 240 pixels or, ``upright``, in lines of 16 pixels along 190.
+    telephone: letters of 7 pixels along 240 or, ``upright``, lines of 16 pixels along 190.
     """
     room = 190.0 if upright else 240.0
     found: list[tuple[float, str]] = []
     for found in _candidates(axis):
-        sizes = np.array([16.0 if upright else LETTER * (1 + len(label)) for _, label in found])
+        sizes = np.array([16.0 if upright else 7.0 * (1 + len(label)) for _, label in found])
         places = axis.place([value for value, _ in found])
         if (np.diff(places) * room >= 0.5 * (sizes[1:] + sizes[:-1])).all():
             return found
