@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
+from botorch.optim.parameter_constraints import get_constraint_tolerance
 from torch import Tensor
 
 from surrogates import checks
 
 LinearConstraint = tuple[Tensor, Tensor, float]
 NonlinearConstraint = Callable[[Tensor], Tensor]
-
-# BoTorch's, here relative to the largest term of a constraint
-TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-6}
 
 
 class TooFewPoints(ValueError):
@@ -29,8 +27,8 @@ class TooFewPoints(ValueError):
 class FeasibleSet:
     """The points of a box that satisfy the constraints.
 
-    Inequalities hold strictly in the arithmetic of the points' dtype, equalities up to
-    ``TOLERANCE``.
+    Inequalities hold strictly in the arithmetic of the points' dtype, equalities up to BoTorch's
+    tolerance, here relative to the largest term of a constraint.
 
     Attributes:
         bounds: (2, d), both equal for a fixed feature.
@@ -232,7 +230,8 @@ class FeasibleSet:
             if value.requires_grad:  # one without a gradient is met by rejection alone
                 (slope,) = torch.autograd.grad(value.sum(), x)
                 value = value.detach()
-                X = self._moved(X, slope, torch.where(value < 0, TOLERANCE[X.dtype] - value, 0.0))
+                margin = get_constraint_tolerance(X.dtype)
+                X = self._moved(X, slope, torch.where(value < 0, margin - value, 0.0))
         for a, b in zip(*self.equalities, strict=True):
             X = self._moved(X, a, b - X @ a)
         return X
@@ -251,9 +250,8 @@ class FeasibleSet:
         return torch.clamp(X + step.unsqueeze(-1) * direction, self.bounds[0], self.bounds[1])
 
     def _margin(self, a: Tensor, b: Tensor) -> Tensor:
-        return TOLERANCE[b.dtype] * torch.maximum((a * self.bounds).abs().max(), b.abs()).clamp_min(
-            1.0
-        )
+        largest = torch.maximum((a * self.bounds).abs().max(), b.abs())
+        return get_constraint_tolerance(b.dtype) * largest.clamp_min(1.0)
 
 
 def _each(g: NonlinearConstraint, X: Tensor) -> Tensor:

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from botorch.optim.parameter_constraints import get_constraint_tolerance
 from torch import Tensor
 
-from acquisition.constraints import TOLERANCE
 from scalable_bo.space.parameters import Categorical, Float, Parameter
 from scalable_bo.space.plain_values import finite, read_fields
 from scalable_bo.space.quoting import quote
@@ -134,7 +134,7 @@ class LinearConstraint:
             abs(c) * max(abs(params[name].low), abs(params[name].high))
             for name, c in self.coefficients.items()
         )
-        return TOLERANCE[torch.float32] * max(
+        return get_constraint_tolerance(torch.float32) * max(
             largest, abs(self.at_least or 0.0), abs(self.at_most or 0.0)
         )
 
