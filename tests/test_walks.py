@@ -57,7 +57,7 @@ def test_drawing_paths() -> None:
     model = PathwiseGP(X, Y, solver=CG())
     taken = walk(lambda: model.paths(4))
     assert len(taken.files) <= 24, taken
-    assert taken.moves <= 164, taken
+    assert taken.moves <= 162, taken
     assert taken.depth <= 14, taken
 
 
@@ -66,7 +66,7 @@ def test_the_mean_of_a_posterior_of_paths() -> None:
     model = PathwiseGP(X, Y, solver=CG(), num_paths=16)
     taken = walk(lambda: model.posterior(X[:5]).mean)
     assert len(taken.files) <= 25, taken
-    assert taken.moves <= 215, taken
+    assert taken.moves <= 214, taken
     assert taken.depth <= 16, taken
 
 
@@ -82,7 +82,7 @@ def test_a_solve_by_conjugate_gradients() -> None:
 # How often a search moves depends on its steps, and these on rounding
 @pytest.mark.parametrize(
     ("strategy", "files", "moves", "depth"),
-    [("auto", 53, 2_175, 17), ("thompson", 47, 2_300, 17)],
+    [("auto", 53, 2_170, 17), ("thompson", 47, 2_120, 17)],
 )
 def test_asking_a_study(strategy: str, files: int, moves: int, depth: int) -> None:
     space = scalable_bo.Space(a=scalable_bo.Float(0, 1), b=scalable_bo.Float(0, 1))

@@ -144,12 +144,13 @@ class RandomFeatures(Features):
 
     def matmul(self, X: Tensor, W: Tensor) -> Tensor:
         weights = self._scaled(W).chunk(2)
-        chunks = memory.chunks(X, len(W))
         by_c = self._are_native(X, W)
         out = []
-        for rows in chunks:
-            cosines, sines = native.waves(X[rows], self._panels) if by_c else self._waves(X[rows])
-            out.append(matmul(sines, weights[1], add_to=matmul(cosines, weights[0])))
+        with memory.full_precision_on(X.device):
+            for rows in memory.chunks(X, len(W)):
+                part = X[rows]
+                cosines, sines = native.waves(part, self._panels) if by_c else self._waves(part)
+                out.append((cosines @ weights[0]).addmm_(sines, weights[1]))
         return torch.cat(out)
 
     def matmul_gradient(self, X: Tensor, W: Tensor, cotangent: Tensor) -> Tensor:

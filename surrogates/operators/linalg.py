@@ -13,14 +13,12 @@ DIRECT_SOLVE_UP_TO = 4096  # rows: unless asked otherwise, a larger matrix is no
 CHEAP_FACTOR_UP_TO = 1000
 
 
-def matmul(A: Tensor, B: Tensor, add_to: Tensor | None = None) -> Tensor:
-    """Return A @ B in the precision of both, on CUDA, too, whatever the user chose for other work;
-    added to ``add_to``, in place, if that is given.
-    """
+def matmul(A: Tensor, B: Tensor) -> Tensor:
+    """Return A @ B in the precision of both, whatever the user chose for other work on CUDA."""
     if A.device.type == "cpu":
-        return A @ B if add_to is None else add_to.addmm_(A, B)
+        return A @ B
     with memory.full_precision_on(A.device):
-        return A @ B if add_to is None else add_to.addmm_(A, B)
+        return A @ B
 
 
 def stable_cholesky(

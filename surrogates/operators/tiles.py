@@ -570,8 +570,9 @@ def tiled_matmul(side: int, tiles: KernelTiles, W: Tensor) -> Tensor:
     if (fused := tiles.fused_matmul(W)) is not None:
         return fused
     out = W.new_zeros(len(tiles.X1), W.shape[1])
-    for i, j in tile_spans(len(tiles.X1), len(tiles.X2), side):
-        matmul(tiles.tile(i, j), W[j], add_to=out[i])
+    with memory.full_precision_on(W.device):
+        for i, j in tile_spans(len(tiles.X1), len(tiles.X2), side):
+            out[i].addmm_(tiles.tile(i, j), W[j])
     return out
 
 

@@ -76,7 +76,7 @@ def test_the_precision_is_full_for_the_work_of_a_cuda_device(
         assert (getattr(SETTINGS, setting) == allowed) == kept
 
 
-def test_solves_and_features_are_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_solves_and_products_are_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def noted(device: torch.device) -> AbstractContextManager[None]:
@@ -91,7 +91,9 @@ def test_solves_and_features_are_in_full_precision(monkeypatch: pytest.MonkeyPat
             problems.rbf().double(), 2, 8, generator=torch.Generator().manual_seed(0), like=X
         )
         system = problems.system(X=X)
+        K = problems.operator(Tiled, problems.rbf().double(), X)
         for use in (
+            lambda: K @ V,
             lambda: CG().solve(system, problems.normal(20, 1).to(there)),
             lambda: features(X),
             lambda: features.matmul(X, W),
