@@ -118,9 +118,9 @@ def fit_iterative(
 
     set_apart(model)
     coordinates = Coordinates(model, X)
-    optimizer = torch.optim.Rprop(coordinates.values, lr=first_step, step_sizes=(1e-4, 1.0))
+    optimizer = torch.optim.Rprop([coordinates.value], lr=first_step, step_sizes=(1e-4, 1.0))
     W = None
-    solved = [value.clone() for value in coordinates.values]
+    solved = coordinates.value.clone()
     rise = _Rise()
     for step in range(1, num_steps + 1):
         Z = draw_probes(
@@ -128,22 +128,19 @@ def fit_iterative(
         )
         solution = _solve(model, Z, probes == "pathwise", solver, W)
         if not _is_solved(solution, solver):
-            for value, reliable in zip(coordinates.values, solved, strict=True):
-                value.copy_(reliable)
-            coordinates.write()
+            coordinates.move_to(solved)
             _warn_of_unsolved(step, solution)
             break
         W = solution.value
-        solved = [value.clone() for value in coordinates.values]
-        coordinates.pull_gradient()
-        rise.add(coordinates.values)
+        solved = coordinates.value.clone()
+        gradient = coordinates.pull_gradient()
+        rise.add(solved, gradient)
         if not rise.is_finite:
             raise FloatingPointError(
                 f"The gradient is not finite at step {step}; the model is as it was. Use"
                 " float64, or more noise."
             )
-        for value in coordinates.values:
-            value.grad.neg_()  # type: ignore[union-attr]  # Rprop descends
+        gradient.neg_()  # Rprop descends
         optimizer.step()
         coordinates.write()
         if callback is not None:
@@ -286,10 +283,8 @@ class _Rise:
         self._since_best = 0
         self._last: Tensor | None = None
 
-    def add(self, values: list[Tensor]) -> None:
-        gradients = [v.grad.flatten() for v in values if v.grad is not None]
-        point = torch.stack([torch.cat([v.flatten() for v in values]), torch.cat(gradients)])
-        point = point.double()
+    def add(self, value: Tensor, gradient: Tensor) -> None:
+        point = torch.stack([value, gradient]).double()
         if self._last is not None:
             self.value += (0.5 * (point[1] + self._last[1]) @ (point[0] - self._last[0])).item()
         self._last = point

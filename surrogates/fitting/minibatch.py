@@ -99,9 +99,9 @@ def fit_minibatch(
     coordinates = Coordinates(gp, X)
     rate = LEARNING_RATES[optimizer] if learning_rate is None else learning_rate
     steps = (
-        _Adam(coordinates.values, rate)
+        _Adam(coordinates.value, rate)
         if optimizer == "adam"
-        else _SGD(coordinates.values, rate, m, _scales(gp, m))
+        else _SGD(coordinates.value, rate * m / _scales(gp, m))
     )
     draws = _draws(n, 1 if sampling == "nearest" else m, b, generator)
     neighbours = Neighbours(X, gp.covar_module) if sampling == "nearest" else None
@@ -156,38 +156,39 @@ class _Adam:
         averaging: an average of k iterates weighs the j-th by about (j / k)^(averaging − 1).
     """
 
-    def __init__(self, values: list[Tensor], learning_rate: float, averaging: float = 8.0):
-        self._values = values
+    def __init__(self, value: Tensor, learning_rate: float, averaging: float = 8.0):
+        self._value = value
         self._averaging = averaging
-        self._average = [value.clone() for value in values]
-        self._optimizer = torch.optim.Adam(values, lr=learning_rate)
+        self._average = value.clone()
+        self._optimizer = torch.optim.Adam([value], lr=learning_rate)
         self._done = 0
 
     def step(self) -> None:
         self._optimizer.step()
         self._done += 1
-        for average, value in zip(self._average, self._values, strict=True):
-            average.lerp_(value, self._averaging / (self._done + self._averaging - 1))
+        self._average.lerp_(self._value, self._averaging / (self._done + self._averaging - 1))
 
     def finish(self) -> None:
         """Put the average in the place of the last iterate."""
-        for average, value in zip(self._average, self._values, strict=True):
-            value.copy_(average)
+        self._value.copy_(self._average)
 
 
 class _SGD:
-    """Steps α₁ / k along gradients divided by s_l(m), of at most a factor e."""
+    """Steps α₁ / k along gradients divided by s_l(m), of at most a factor e.
 
-    def __init__(self, values: list[Tensor], learning_rate: float, m: int, scales: list[float]):
-        self._values = values
-        self._rates = [learning_rate * m / scale for scale in scales]
+    Args:
+        rates: (p,) α₁ / s_l(m).
+    """
+
+    def __init__(self, value: Tensor, rates: Tensor):
+        self._value = value
+        self._rates = rates
         self._done = 0
 
     def step(self) -> None:
         self._done += 1
-        for value, rate in zip(self._values, self._rates, strict=True):
-            if value.grad is not None:
-                value -= (rate / self._done * value.grad).clamp(-1.0, 1.0)
+        assert self._value.grad is not None
+        self._value -= (self._rates / self._done * self._value.grad).clamp(-1.0, 1.0)
 
     def finish(self) -> None:
         """Do nothing: the last iterate is the result."""
@@ -216,8 +217,8 @@ class _Progress:
         return self._tolerance > 0 and self._looks_without == self._patience
 
 
-def _scales(gp: BatchedGP, m: int) -> list[float]:
-    """Return s_l(m): 3 log m for the output scales of RBF kernels,
+def _scales(gp: BatchedGP, m: int) -> Tensor:
+    """Return s_l(m) (p,): 3 log m for the output scales of RBF kernels,
     whose eigenvalues decay exponentially, and m elsewhere.
     """
     exponential = {
@@ -225,11 +226,9 @@ def _scales(gp: BatchedGP, m: int) -> list[float]:
         for kernel in gp.covar_module.modules()
         if isinstance(kernel, ScaleKernel) and isinstance(kernel.base_kernel, RBFKernel)
     }
-    return [
-        3.0 * math.log(m) if id(p) in exponential else float(m)
-        for p in gp.parameters()
-        if p.requires_grad
-    ]
+    learned = [p for p in gp.parameters() if p.requires_grad]
+    scales = [3.0 * math.log(m) if id(p) in exponential else float(m) for p in learned]
+    return torch.cat([p.new_full((p.numel(),), s) for p, s in zip(learned, scales, strict=True)])
 
 
 def _draws(n: int, size: int, b: int, generator: torch.Generator) -> Iterator[Tensor]:

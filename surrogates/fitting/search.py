@@ -4,7 +4,7 @@ Notation: X (n, d), y (n,); ``index`` (s, m): s sets of m data, whose log likeli
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -79,12 +79,13 @@ class Search:
             FloatingPointError: if the likelihood is not finite at the start.
         """
         gp = deepcopy(start)
-        free = _Free(Coordinates(gp, gp.X), in_proportion)
-        best = _Optimum(index, free.first, math.inf)
+        coordinates = Coordinates(gp, gp.X, in_proportion=in_proportion)
+        first = _array(coordinates.value)
+        best = _Optimum(index, first, math.inf)
 
         def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
             nonlocal best
-            free.move_to(point)
+            coordinates.move_to(torch.from_numpy(point))
             with torch.enable_grad():
                 prior = log_prior(gp)
                 nll = gp.negative_log_likelihood(index).sum()
@@ -97,13 +98,13 @@ class Search:
             self._evaluations += 1
             of_all = nll.item() * len(gp.X) / index.numel()
             self._callback(self._evaluations, prior.item() - of_all)
-            return loss.item(), free.gradient()
+            return loss.item(), _array(coordinates.pull_gradient())
 
         def end_where_others_did(intermediate_result: OptimizeResult) -> None:
             point, loss = intermediate_result.x, intermediate_result.fun
             for other in self._found:
                 if other.is_near(index, point, loss):
-                    free.move_to(0.5 * (point + other.point))
+                    coordinates.move_to(torch.from_numpy(0.5 * (point + other.point)))
                     if -self.log_posterior(gp, index) <= loss * index.numel():
                         raise StopIteration
 
@@ -111,10 +112,10 @@ class Search:
             with with_one_blas_thread():
                 minimize(
                     evaluate,
-                    free.first,
+                    first,
                     jac=True,
                     method="L-BFGS-B",
-                    bounds=free.box(),
+                    bounds=_box(coordinates),
                     callback=None if in_proportion else end_where_others_did,
                     options={"maxiter": maxiter, "maxfun": maxfun, "ftol": ftol},
                 )
@@ -122,7 +123,7 @@ class Search:
             if best.loss == math.inf:
                 raise
         finally:
-            free.move_to(best.point)
+            coordinates.move_to(torch.from_numpy(best.point))
             self.best = gp
         if not in_proportion:
             self._found.append(best)
@@ -318,73 +319,19 @@ class _Optimum:
         return torch.equal(index, self.index) and nats < GAIN_ON_NOISE * len(point)
 
 
-class _Free:
-    """The numbers that a search changes: p coordinates, or the shifts by which those of the
-    lengthscales of one part of the kernel move together.
+def _box(coordinates: Coordinates) -> np.ndarray:
+    """Return the (p, 2) bounds of a search.
 
-    Attributes:
-        first: (p,) where the search starts.
+    Where a coordinate has no upper bound, the first step of L-BFGS-B has length 1 at most: a factor
+    e. Between two bounds each it is the whole gradient, which leads far from a start that explains
+    little.
     """
+    # The logarithm may fall until the hyperparameter is lost beside where it started
+    lowest = coordinates.value + math.log(torch.finfo(coordinates.value.dtype).eps)
+    lowest = torch.maximum(lowest, coordinates.floors)
+    lower = torch.where(coordinates.lower.isfinite(), coordinates.lower, lowest)
+    return _array(torch.stack([lower, coordinates.upper], dim=1))
 
-    def __init__(self, coordinates: Coordinates, in_proportion: bool):
-        self._coordinates = coordinates
-        self._together = [in_proportion and limits is not None for limits in coordinates.limits]
-        self._origins = [
-            value.clone() if together else torch.zeros_like(value)
-            for value, together in zip(coordinates.values, self._together, strict=True)
-        ]
-        self.first = self._gather([value - origin for value, origin in self._pairs()], torch.amax)
 
-    def move_to(self, point: np.ndarray) -> None:
-        """Give the module the hyperparameters that the numbers ``point`` (p,) stand for."""
-        place = 0
-        for (value, origin), together in zip(self._pairs(), self._together, strict=True):
-            size = 1 if together else value.numel()
-            part = torch.from_numpy(point[place : place + size]).to(value)
-            value.copy_(origin + (part if together else part.reshape(value.shape)))
-            place += size
-        self._coordinates.write()
-
-    def gradient(self) -> np.ndarray:
-        """Return the slopes (p,) from those of the module's parameters, which are cleared."""
-        self._coordinates.pull_gradient()
-        slopes = [
-            torch.zeros_like(value) if value.grad is None else value.grad
-            for value in self._coordinates.values
-        ]
-        return self._gather(slopes, torch.sum)
-
-    def box(self) -> np.ndarray:
-        """Return the (p, 2) bounds of the search.
-
-        Where a coordinate has no upper bound, the first step of L-BFGS-B has length 1 at most: a
-        factor e. Between two bounds each it is the whole gradient, which leads far from a start
-        that explains little.
-        """
-        lower = []
-        upper = []
-        for (value, origin), limits, floor in zip(
-            self._pairs(), self._coordinates.limits, self._coordinates.floors, strict=True
-        ):
-            if limits is None:
-                # The logarithm may fall until the hyperparameter is lost beside where it started
-                lowest = value + math.log(torch.finfo(value.dtype).eps)
-                lower.append((lowest - origin).clamp_min(floor))
-                upper.append(torch.full_like(value, math.inf))
-            else:
-                lower.append(limits[0].expand_as(value) - origin)
-                upper.append(limits[1].expand_as(value) - origin)
-        # Together they stay where each is inside
-        return np.stack([self._gather(lower, torch.amax), self._gather(upper, torch.amin)], axis=1)
-
-    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
-        return list(zip(self._coordinates.values, self._origins, strict=True))
-
-    def _gather(self, values: list[Tensor], reduce: Callable[[Tensor], Tensor]) -> np.ndarray:
-        """Return one number for coordinates that move together, and each of the others."""
-        parts = [
-            (reduce(value) if together else value).reshape(-1)
-            for value, together in zip(values, self._together, strict=True)
-        ]
-        flat = torch.cat(parts)
-        return flat.detach().double().cpu().numpy().copy()
+def _array(values: Tensor) -> np.ndarray:
+    return values.detach().double().cpu().numpy().copy()

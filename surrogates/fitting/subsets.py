@@ -88,9 +88,7 @@ def fit_subsets(
     index = Neighbours(X, model.covar_module).of(X[centroids], m)
 
     subsets = _Subsets(model, index)
-    optimizer = torch.optim.Adam(
-        [value for one in subsets.coordinates for value in one.values], lr=learning_rate
-    )
+    optimizer = torch.optim.Adam([one.value for one in subsets.coordinates], lr=learning_rate)
     try:
         for step in range(1, num_steps + 1):
             objective = subsets.evaluate()
@@ -112,7 +110,7 @@ class _Subsets:
         self.models = [deepcopy(first) for _ in index]
         self.coordinates = [Coordinates(one, first.X[index]) for one in self.models]
         self._best_objective = first.y.new_full((len(index),), -math.inf)
-        self._best = [[value.clone() for value in one.values] for one in self.coordinates]
+        self._best = [one.value.clone() for one in self.coordinates]
 
     def evaluate(self) -> Tensor:
         """Return (log likelihood + log prior) / m of every subset, (s,);
@@ -137,7 +135,7 @@ class _Subsets:
                 " `learning_rate`."
             )
         for i in (objective > self._best_objective).nonzero().flatten().tolist():
-            self._best[i] = [value.clone() for value in self.coordinates[i].values]
+            self._best[i] = self.coordinates[i].value.clone()
         self._best_objective = torch.maximum(self._best_objective, objective)
         for one in self.coordinates:
             one.pull_gradient()
@@ -145,16 +143,12 @@ class _Subsets:
 
     def average(self, kind: str) -> BatchedGP:
         """Return the model of the subsets' averaged best hyperparameters."""
-        for one, values in zip(self.coordinates, self._best, strict=True):
-            for value, best in zip(one.values, values, strict=True):
-                value.copy_(best)
-            one.write()
+        for one, best in zip(self.coordinates, self._best, strict=True):
+            one.move_to(best)
         mean = deepcopy(self.models[0])
         if kind == "log":
             coordinates = Coordinates(mean)
-            for j, value in enumerate(coordinates.values):
-                value.copy_(torch.stack([one.values[j] for one in self.coordinates]).mean(0))
-            coordinates.write()
+            coordinates.move_to(torch.stack([one.value for one in self.coordinates]).mean(0))
             return mean
         with torch.no_grad():
             own = mean.named_parameters_and_constraints()

@@ -95,11 +95,11 @@ def fit_finite_features(
     checks.integer("check_every", check_every, 0)
     coordinates = Coordinates(model)
     best_value, law = objective.evaluate()
-    best = _copies(coordinates.values)
+    best = coordinates.value.clone()
     inner = _inner(technique, objective, law, num_steps)
     rows = batches(n, batch_size, generator, objective.X.device)
     drawn = (objective.batch(index) for index in rows)
-    outer = [*coordinates.values, objective.unscaled_weights]
+    outer = [coordinates.value, objective.unscaled_weights]
     groups: list[dict[str, Any]] = [{"params": outer}, {"params": [*inner.parameters]}]
     steps = kind(groups, lr=rate)  # type: ignore[call-arg]
     values = [*outer, *inner.parameters, *model.parameters()]
@@ -108,18 +108,17 @@ def fit_finite_features(
         for step in range(1, num_steps + 1):
             value = descent.step(step)
             if not check_every:
-                best = _copies(coordinates.values)
+                best = coordinates.value.clone()
             elif step % check_every == 0 or step == num_steps:
                 value, law = objective.evaluate()
                 inner.restart(law)
                 if value > best_value:
                     best_value = value
-                    best = _copies(coordinates.values)
+                    best = coordinates.value.clone()
             if callback is not None:
                 callback(step, value)
     finally:
-        coordinates.values = best
-        coordinates.write()
+        coordinates.move_to(best)
     return model
 
 
@@ -184,7 +183,3 @@ def _technique(method: Any) -> SCGD | Minimax:
             f" {type(method).__name__} {method!r}."
         )
     return method
-
-
-def _copies(values: list[Tensor]) -> list[Tensor]:
-    return [value.detach().clone() for value in values]

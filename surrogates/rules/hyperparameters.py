@@ -4,6 +4,7 @@ and the prior term.
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -99,56 +100,76 @@ class Coordinates:
 
     Args:
         X: (n, d) inputs, if lengthscales are to stay in the range of :func:`lengthscale_limits`.
+        in_proportion: whether the coordinates of such lengthscales of one part of the kernel move
+            together, so that they are one number: how far they are from where they were.
 
     Attributes:
-        values: one leaf tensor a parameter, for a torch optimizer.
-        limits: the least and the largest of each of ``values``, or ``None`` for no limits.
-        floors: where each of ``values`` stands for a hyperparameter a thousandth above its lower
-            bound, or −∞. Far below, a change of the value no longer changes the hyperparameter, and
-            a search that came there would see no slope to leave it by.
+        value: (p,) the coordinates, a leaf for a torch optimizer.
+        lower, upper: (p,) between which ``value`` stays; −∞ and ∞ without a range.
+        floors: (p,) where ``value`` stands for a hyperparameter a thousandth above its lower bound,
+            or −∞. Far below, a change of the value no longer changes the hyperparameter, and a
+            search that came there would see no slope to leave it by.
 
     Raises:
         ValueError: if the module has no parameter with ``requires_grad``.
     """
 
-    def __init__(self, module: Module, X: Tensor | None = None):
-        found = [
-            (parameter, bounds)
-            for _, parameter, bounds in module.named_parameters_and_constraints()
-            if parameter.requires_grad
-        ]
-        if not found:
+    @torch.no_grad()
+    def __init__(self, module: Module, X: Tensor | None = None, *, in_proportion: bool = False):
+        limits = {} if X is None else _lengthscale_coordinates(module.covar_module, X)
+        self._parameters: list[Parameter] = []
+        self._to_raw: list[Callable[[Tensor], Tensor]] = []
+        self._shapes: list[torch.Size] = []
+        columns = []
+        for _, parameter, bounds in module.named_parameters_and_constraints():
+            if not parameter.requires_grad:
+                continue
+            to_raw = _from_coordinate(parameter, bounds)
+            value = _to_coordinate(parameter, bounds)
+            lower, upper = limits.get(id(parameter), (-math.inf, math.inf))
+            if in_proportion and id(parameter) in limits:
+                # Together they stay where each is inside
+                lower, upper = (lower - value).amax(), (upper - value).amin()
+                to_raw = partial(_moved, to_raw, value)
+                value = value.new_zeros(1)
+            self._parameters.append(parameter)
+            self._to_raw.append(to_raw)
+            self._shapes.append(value.shape)
+            column = value.new_empty(4, *value.shape)
+            for row, number in zip(column, (value, lower, upper, _floor(bounds)), strict=True):
+                row[...] = number
+            columns.append(column.reshape(4, -1))
+        if not columns:
             raise ValueError(
                 "`model` must have a parameter with `requires_grad=True`, got none. There is"
                 " nothing to fit."
             )
-        self._parameters: list[Parameter] = [parameter for parameter, _ in found]
-        self._to_raw = [_from_coordinate(parameter, bounds) for parameter, bounds in found]
-        with torch.no_grad():
-            self.values = [_to_coordinate(parameter, bounds) for parameter, bounds in found]
-            limits = {} if X is None else _lengthscale_coordinates(module.covar_module, X)
-        self.limits = [limits.get(id(parameter)) for parameter, _ in found]
-        self.floors = [_floor(bounds) for _, bounds in found]
+        self.value, self.lower, self.upper, self.floors = torch.cat(columns, 1).unbind()
         self._keep_inside()
         self._written = self._trace()
 
-    def pull_gradient(self) -> None:
-        """Turn the gradients that lie in the module's parameters into those of ``values`` as they
-        were written; the former are cleared.
+    def pull_gradient(self) -> Tensor:
+        """Turn the gradients that lie in the module's parameters into that of ``value`` as it was
+        written, and return it; the former are cleared.
         """
         slopes = []
         for parameter in self._parameters:
-            slope = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            slopes.append(slope)
+            slopes.append(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
             parameter.grad = None
-        leaves, raw = self._written
-        gradients = torch.autograd.grad(raw, leaves, slopes, retain_graph=True)
-        for value, gradient in zip(self.values, gradients, strict=True):
-            value.grad = gradient
+        leaf, raw = self._written
+        (gradient,) = torch.autograd.grad(raw, leaf, slopes, retain_graph=True)
+        self.value.grad = gradient
+        return gradient
+
+    @torch.no_grad()
+    def move_to(self, value: Tensor) -> None:
+        """Write the hyperparameters that another ``value`` stands for."""
+        self.value.copy_(value)
+        self.write()
 
     @torch.no_grad()
     def write(self) -> None:
-        """Put the hyperparameters that ``values`` stand for into the module; lengthscales, and
+        """Put the hyperparameters that ``value`` stands for into the module; lengthscales, and
         their values, are put back into their range first.
         """
         self._keep_inside()
@@ -157,15 +178,17 @@ class Coordinates:
             parameter.copy_(raw)
 
     @torch.enable_grad()
-    def _trace(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return leaves that equal ``values``, and the raw parameters as functions of them."""
-        leaves = [value.detach().clone().requires_grad_() for value in self.values]
-        return leaves, [to_raw(leaf) for to_raw, leaf in zip(self._to_raw, leaves, strict=True)]
+    def _trace(self) -> tuple[Tensor, list[Tensor]]:
+        """Return a leaf that equals ``value``, and the raw parameters as functions of it."""
+        leaf = self.value.detach().clone().requires_grad_()
+        parts = leaf.split([shape.numel() for shape in self._shapes])
+        return leaf, [
+            to_raw(part.view(shape))
+            for to_raw, part, shape in zip(self._to_raw, parts, self._shapes, strict=True)
+        ]
 
     def _keep_inside(self) -> None:
-        for value, limits in zip(self.values, self.limits, strict=True):
-            if limits is not None:
-                value.clamp_(*limits)
+        self.value.clamp_(self.lower, self.upper)
 
 
 def batches(
@@ -216,6 +239,10 @@ def _from_coordinate(like: Tensor, bounds: Interval | None) -> Callable[[Tensor]
     gap = _gap(torch.ones_like(upper))
     width = upper - lower
     return lambda value: to_raw(lower + width * torch.sigmoid(value).clamp(gap, 1.0 - gap))
+
+
+def _moved(to_raw: Callable[[Tensor], Tensor], origin: Tensor, shift: Tensor) -> Tensor:
+    return to_raw(origin + shift)
 
 
 def _floor(bounds: Interval | None) -> float:

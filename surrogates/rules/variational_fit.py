@@ -108,7 +108,7 @@ def fit_variational(
     objective = VariationalELBO(likelihood, svgp, num_data=n)
     parameters = [p for p in objective.parameters() if p.requires_grad]
     coordinates = Coordinates(objective)
-    optimizer = torch.optim.Adam(coordinates.values, lr=learning_rate)
+    optimizer = torch.optim.Adam([coordinates.value], lr=learning_rate)
     try:
         for step, batch in enumerate(
             islice(batches(n, min(batch_size, n), generator, X.device), num_steps), start=1
