@@ -141,7 +141,7 @@ class Day:
         return self.step(what, (*command, "--seeds", "0", *where))
 
 
-def ceilings(day: Day) -> Iterator[DayStep]:
+def device_ceilings(day: Day) -> Iterator[DayStep]:
     tests = ("tests/surrogates/operators/test_quadratic.py",) if day.small else ("-m", "gpu")
     yield day.step(
         "tests", (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
@@ -197,7 +197,7 @@ def variants(day: Day) -> Iterator[DayStep]:
 
 
 STAGES: dict[str, Callable[[Day], Iterator[DayStep]]] = {
-    "ceilings": ceilings,
+    "ceilings": device_ceilings,
     "products": products,
     "lin2023": lin2023,
     "adasap": adasap,

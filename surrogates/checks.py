@@ -229,7 +229,7 @@ def inputs_and_targets(train_X: Any, train_Y: Any) -> tuple[Tensor, Tensor]:
     return X, Y
 
 
-def inducing_points(Z: Any, data_name: str, X: Tensor) -> Tensor:
+def valid_inducing_points(Z: Any, data_name: str, X: Tensor) -> Tensor:
     """Return ``Z`` (m, d) if its points are finite, at least one,
     at most as many as the data ``X`` (n, d), and like them.
     """

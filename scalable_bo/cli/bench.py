@@ -172,8 +172,8 @@ class RegressionCommand(Benchmark):
         )
 
 
-@bench.command()
-def table(
+@bench.command("table")
+def rewrite_table(
     out: Annotated[Path, Option(help="Folder of the records and the table.")] = Path("results"),
 ) -> None:
     """Write regression.md again, the table of the regression records in a folder."""

@@ -350,7 +350,7 @@ def repair(place: StudyPlace, name: StudyName = None) -> None:
     The damaged files are kept beside the restored ones. A study without damage is left as it is.
     """
     with refusals():
-        from scalable_bo.storage.repair import restore
+        from scalable_bo.storage.restore import restore
 
         remedy = "Restore the database from its backup, by its own means."
         folder = folder_of(locate(place, name), remedy)
@@ -370,7 +370,7 @@ def _rows_and_asks(config: Config, space: Space) -> tuple[int, int]:
     read.
     """
     from scalable_bo.space.goal import Goal
-    from scalable_bo.storage.history import read_history
+    from scalable_bo.storage.past_evaluations import read_history
     from scalable_bo.storage.storage import NoStudyError
 
     study = config.study

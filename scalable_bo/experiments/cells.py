@@ -208,7 +208,7 @@ def run_cells(
         torchrun.copy_of_first(state)
         if loaded is None or loaded[0] != (type(cell), cell.source):
             loaded = ((type(cell), cell.source), cell.load(on_status))
-        for record in records(cell, loaded[1], on_status, state):
+        for record in step_records(cell, loaded[1], on_status, state):
             write_record(path, record)
             yield Step(cell, record, kept=False)
 
@@ -231,13 +231,13 @@ def run_cell(
     if data is None:
         data = cell.load(on_status)
     with TemporaryDirectory() as folder:
-        for record in records(cell, data, on_status, files(cell, Path(folder))[1]):
+        for record in step_records(cell, data, on_status, files(cell, Path(folder))[1]):
             if on_step is not None:
                 on_step(record)
     return record
 
 
-def records(cell: Cell[Data], data: Data, on_status: Status, state: Path) -> Iterator[Record]:
+def step_records(cell: Cell[Data], data: Data, on_status: Status, state: Path) -> Iterator[Record]:
     """Run one cell, and yield its record so far after each step."""
     environment = describe_environment(torch.device(cell.device))
     head = {

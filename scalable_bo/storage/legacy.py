@@ -55,7 +55,7 @@ def find_strange(definitions: Collection[tuple[str, str, str]]) -> set[tuple[str
     }
 
 
-def tables(connection: sqlite3.Connection) -> list[str]:
+def table_names(connection: sqlite3.Connection) -> list[str]:
     """Return the names of the tables."""
     return [
         name
@@ -69,7 +69,7 @@ def read_tables(connection: sqlite3.Connection, version: int) -> dict[str, list[
     Raises:
         ValueError, sqlite3.Error: if one is missing or has changed.
     """
-    found = {name: _read_table(connection, name, version) for name in tables(connection)}
+    found = {name: _read_table(connection, name, version) for name in table_names(connection)}
     if not {"settings", "asks", "sources", "points"} <= set(found):
         raise ValueError("tables are missing")
     if version >= FIRST_OF_DIGESTS:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.lib import ArrowException
 
-__all__ = ["ArrowException", "frames", "holds", "num_bytes", "num_rows"]
+__all__ = ["ArrowException", "holds", "num_bytes", "num_rows", "read_frames"]
 
 LONGEST_TEXT = 1000  # bytes
 
@@ -59,7 +59,7 @@ def holds(choices: Sequence[Choice]) -> bool:
     return [position(value, choices) for value in held] == list(range(len(choices)))
 
 
-def frames(
+def read_frames(
     path: Path, wanted: set[str], rows_at_once: int, unexpanded: Collection[str] = ()
 ) -> Iterator[pd.DataFrame]:
     """Yield the wanted columns part by part; texts stay unexpanded until they are known to be

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from acquisition.constraints import TooFewPoints
 from scalable_bo.space.space import Space
-from scalable_bo.storage.history import is_frame
+from scalable_bo.storage.past_evaluations import is_frame
 from surrogates import checks
 
 

@@ -22,7 +22,7 @@ from scalable_bo.space.constraints import CallableConstraint, LinearConstraint, 
 from scalable_bo.space.goal import ONLY, Goal
 from scalable_bo.space.parameters import read_parameter
 from scalable_bo.space.space import Space
-from scalable_bo.storage.history import History
+from scalable_bo.storage.past_evaluations import History
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes, Rows, few
 from scalable_bo.storage.storage import Ask, Change, CopyingStorage, SharedStorage, Source, Storage

@@ -298,7 +298,7 @@ def _parquet_frames(file: _TableFile) -> Iterator[pd.DataFrame]:
     try:
         if file.whole:
             _require_memory(file.path, parquet.num_bytes(file.path, columns))
-        for frame in parquet.frames(file.path, columns, file.rows_at_once, file.notes):
+        for frame in parquet.read_frames(file.path, columns, file.rows_at_once, file.notes):
             yield _read(frame, readers)
     except parquet.ArrowException as error:
         raise _unreadable(file.path, error) from error

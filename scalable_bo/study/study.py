@@ -34,7 +34,7 @@ from scalable_bo.space.plain_values import flag
 from scalable_bo.space.quoting import quote
 from scalable_bo.space.space import Space
 from scalable_bo.storage import shown
-from scalable_bo.storage.history import read_history
+from scalable_bo.storage.past_evaluations import read_history
 from scalable_bo.storage.places import Place
 from scalable_bo.storage.points import EachPoint, Point, read_points
 from scalable_bo.storage.pools import Pool

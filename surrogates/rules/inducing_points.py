@@ -57,7 +57,7 @@ def check_choice(inducing_points: Tensor | int, method: str, train_X: Tensor) ->
             f" {tuple(train_X.shape)}. Build a model for each data set, or a PathwiseGP."
         )
     if isinstance(inducing_points, Tensor):
-        checks.inducing_points(inducing_points, "train_X", train_X)
+        checks.valid_inducing_points(inducing_points, "train_X", train_X)
     else:
         checks.positive_int("inducing_points", inducing_points)
     checks.one_of("inducing_method", method, INDUCING_METHODS)

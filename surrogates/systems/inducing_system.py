@@ -64,7 +64,7 @@ class InducingSystem(WithKernel, LinearSystem):
         *,
         memory_budget: int | None = None,
     ):
-        checks.inducing_points(Z, "X", checks.floating_tensor("X", X))
+        checks.valid_inducing_points(Z, "X", checks.floating_tensor("X", X))
         super().__init__(Rows(len(Z)), len(X), noise, like=Z)
         self.kernel = kernel_operator(kernel, Z, memory_budget=memory_budget)
         self.cross = kernel_operator(kernel, X, Z, memory_budget=memory_budget)  # K_XZ

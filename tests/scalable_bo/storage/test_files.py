@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scalable_bo.space.space import Float, Space
-from scalable_bo.storage.repair import restore
+from scalable_bo.storage.restore import restore
 from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 from surrogates.atomic import open_own

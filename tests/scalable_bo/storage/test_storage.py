@@ -25,7 +25,7 @@ from scalable_bo.storage.checkpoints import (
 from scalable_bo.storage.lock import WriterLock
 from scalable_bo.storage.log import pack
 from scalable_bo.storage.record import make_settings
-from scalable_bo.storage.repair import restore
+from scalable_bo.storage.restore import restore
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes
 from scalable_bo.storage.sqlite import CheckpointFolder, SQLiteStorage, connect
@@ -200,7 +200,7 @@ def make_older(folder: Path, version: int) -> None:
         ):
             if version < first:
                 connection.executescript(statement)
-        tables = legacy.tables(connection)
+        tables = legacy.table_names(connection)
         if "ends" in tables:
             last = json.loads(connection.execute("SELECT rows FROM ends").fetchone()[0])
             kept = json.dumps({name: last[name] for name in last if name in tables})

@@ -22,7 +22,7 @@ import torch
 from scalable_bo.report.snapshot import to_frame
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.storage.parquet import LONGEST_TEXT
-from scalable_bo.storage.repair import restore
+from scalable_bo.storage.restore import restore
 from scalable_bo.storage.shared import CheckpointTable
 from scalable_bo.storage.sqlite import CheckpointFolder, append, connect
 from scalable_bo.study.answers import read_snapshot

@@ -13,7 +13,7 @@ import torch
 
 from scalable_bo.report.snapshot import to_frame
 from scalable_bo.space.space import Categorical, Float, Space
-from scalable_bo.storage.repair import restore
+from scalable_bo.storage.restore import restore
 from scalable_bo.storage.sqlite import DATABASE, VERSION, DamagedError, SQLiteStorage, connect
 from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
