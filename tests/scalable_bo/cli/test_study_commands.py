@@ -231,7 +231,7 @@ def test_an_export_is_whole_and_holds_no_formula(
 def test_a_check_asks_for_the_program(
     cli: CommandLine, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prediction, "_rehearse", lambda space, dtype: (1.0, 0.5, 0.25))
+    monkeypatch.setattr(prediction, "_rehearse", lambda space, dtype: (1.0, 0.05, 0.025))
     change(file, 'function = "objective_of_the_test:score"', 'command = "./simulate --quick"')
     assert "`command` must name a program that can be run, got './simulate'" in (
         cli("check", file, code=2).err
@@ -300,7 +300,7 @@ def test_points_go_out_and_values_come_in_as_a_sheet(cli: CommandLine, file: Pat
 def test_the_commands_take_a_study_in_a_database(
     cli: CommandLine, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prediction, "_rehearse", lambda space, dtype: (1.0, 0.5, 0.25))
+    monkeypatch.setattr(prediction, "_rehearse", lambda space, dtype: (1.0, 0.05, 0.025))
     change(file, 'path = "kept"', f'storage = "sqlite:///{file.parent}/shared.db"\nname = "tuning"')
     cli("ask", file, "-q", "2", "--json")
     answers = file.parent / "answers"
@@ -581,7 +581,7 @@ def test_any_damage_to_a_configuration_is_read_or_refused(
 def test_a_check_predicts_and_touches_nothing(
     cli: CommandLine, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prediction, "_rehearse", lambda space, dtype: (1.0, 0.5, 0.25))
+    monkeypatch.setattr(prediction, "_rehearse", lambda space, dtype: (1.0, 0.05, 0.025))
     pd.DataFrame({"x": [0.5] * 600, "n": 2, "kind": "a", "y": 1.0}).to_csv(file.parent / "old.csv")
     change(file, "num_initial = 1000", "num_initial = 601")
     file.write_text(file.read_text() + '\n[[data]]\nfile = "old.csv"\ntarget = "y"\n')
