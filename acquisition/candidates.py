@@ -199,12 +199,7 @@ def original_inputs(model: PathwiseGP) -> Tensor:
     """Return the training inputs (n, d) of ``model`` as they were given,
     before its input transform.
     """
-    model.eval()
-    X = (
-        getattr(model, "_original_train_inputs", model.train_inputs[0])
-        if hasattr(model, "input_transform")
-        else model.train_inputs[0]
-    )
+    X = model._given_inputs
     return X if X.ndim == 2 else X[0]  # the outputs of a model share them
 
 
