@@ -7,6 +7,7 @@ Notation: n values, d inputs, X (..., d) points, bounds (2, d), q points of a ba
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -62,7 +63,7 @@ class Request:
     batches: Sequence[Tensor] = ()
     callback: Callable[[AcquisitionProgress], None] | None = None
 
-    @property
+    @cached_property
     def feasible_set(self) -> FeasibleSet:
         """The points that may be proposed, pending ones and ``choices`` aside."""
         return FeasibleSet.of(self.bounds, **self.constraints)
