@@ -11,13 +11,7 @@ from torch import Tensor
 
 from surrogates import memory
 from surrogates.operators.linalg import matmul
-from surrogates.operators.tiles import (
-    Index,
-    KernelTiles,
-    spans,
-    tiled_matmul,
-    with_tiles_that_fit,
-)
+from surrogates.operators.tiles import Index, KernelTiles, evaluate, tiled_matmul
 
 
 class KernelOperator(ABC):
@@ -197,17 +191,3 @@ def operator_of(
     num_bytes = len(tiles.X1) * len(tiles.X2) * tiles.X1.element_size()
     kind = Dense if num_bytes <= budget else Tiled
     return kind(tiles, symmetric)
-
-
-def evaluate(tiles: KernelTiles) -> Tensor:
-    """Return the whole of k(X1, X2), evaluated a few whole rows at a time."""
-    matrix = tiles.X1.new_empty(len(tiles.X1), len(tiles.X2))
-    _evaluate_into(tiles, matrix)
-    return matrix
-
-
-@with_tiles_that_fit
-def _evaluate_into(side: int, tiles: KernelTiles, matrix: Tensor) -> None:
-    m, n = matrix.shape
-    for i in spans(m, max(1, side**2 // max(1, n))):
-        tiles.tile(i, slice(None), out=matrix[i])

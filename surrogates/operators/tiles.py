@@ -564,6 +564,20 @@ def with_tiles_that_fit(
     return fitted
 
 
+def evaluate(tiles: KernelTiles) -> Tensor:
+    """Return the whole of k(X1, X2), evaluated a few whole rows at a time."""
+    matrix = tiles.X1.new_empty(len(tiles.X1), len(tiles.X2))
+    _evaluate_into(tiles, matrix)
+    return matrix
+
+
+@with_tiles_that_fit
+def _evaluate_into(side: int, tiles: KernelTiles, matrix: Tensor) -> None:
+    m, n = matrix.shape
+    for i in spans(m, max(1, side**2 // max(1, n))):
+        tiles.tile(i, ALL, out=matrix[i])
+
+
 @with_tiles_that_fit
 def tiled_matmul(side: int, tiles: KernelTiles, W: Tensor) -> Tensor:
     """Return k(X1, X2) @ W, (m, s), evaluating one tile at a time."""
