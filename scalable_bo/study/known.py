@@ -103,7 +103,7 @@ class Known:
         are fitted again: a tenth more for the surrogate for ``few``, else half more.
         """
         last = max((ask.num_observed for ask in self.asks if ask.refitted), default=0)
-        return self.num_observed >= (1.1 if few else 1.5) * last
+        return self.num_observed >= last + last / (10 if few else 2)
 
     @property
     def number(self) -> int:

@@ -11,7 +11,7 @@ Matheron's rule, with a prior draw f, noise ε ~ N(0, Σ), H = k(X, X) + Σ, and
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
@@ -177,24 +177,6 @@ class SamplePaths:
             prior=None if self.prior is None else self.prior.summed_in(dtype),
             weights=self.weights.to(dtype),
             mean_weights=self.mean_weights.to(dtype),
-        )
-
-    def single(self) -> Self:
-        """Return the same functions in float32; of a kernel without a closed form in the dtype of
-        its data. The prior mean and the input transform are evaluated in their own.
-        """
-        is_closed = isinstance(self.data, KernelBasis) and self.data.tiles.closed
-        own = self.data.dtype
-        dtype = torch.float32 if is_closed else own
-        transform = self.input_transform
-        return replace(
-            self,
-            prior=None if self.prior is None else self.prior.to(dtype),
-            data=self.data.to(dtype) if is_closed else self.data,
-            weights=self.weights.to(dtype),
-            mean_weights=self.mean_weights.to(dtype),
-            prior_mean=partial(_computed_in, own, self.prior_mean),
-            input_transform=None if transform is None else partial(_computed_in, own, transform),
         )
 
     def tempered(self, shares: Tensor) -> Self:
@@ -372,10 +354,6 @@ class BatchPaths:
             if self.several_outputs
             else self.units.untransform(values.unsqueeze(-1), X).squeeze(-1)
         )
-
-
-def _computed_in(dtype: torch.dtype, function: Callable[[Tensor], Tensor], X: Tensor) -> Tensor:
-    return function(X.to(dtype)).to(X)
 
 
 def _moved(part: Any, device: torch.device | str) -> Any:

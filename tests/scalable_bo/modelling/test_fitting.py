@@ -138,6 +138,17 @@ def test_a_further_kernel_is_taken_where_the_likelihood_says_so(
     assert errors[0] < 0.2 * errors[1] if expected else errors[0] == errors[1]
 
 
+@pytest.mark.parametrize("n", [20, 25, 30])
+def test_few_values_in_many_inputs_are_not_followed_by_a_kernel_without_priors(n: int) -> None:
+    U = problems.uniform(n, 20)
+    X = 15.0 * U - 5.0
+    rosenbrock = (100.0 * (X[:, 1:] - X[:, :-1] ** 2) ** 2 + (X[:, :-1] - 1.0) ** 2).sum(1)
+    data = TrainingData.of(U, rosenbrock, None, False)
+    factory = SurrogateFactory.default(20, torch.float64, CPU)
+    fitted, _ = fit_warped(factory, data, torch.Generator().manual_seed(1), few=True)
+    assert factory.further_of(fitted) is None
+
+
 def test_a_kernel_that_falls_behind_is_not_fitted_to_the_end() -> None:
     U = problems.uniform(60, 4)
     data = TrainingData.of(U, entangled(U), None, True)
