@@ -76,11 +76,10 @@ def fit_warped(
     there, on the scale that brings them nearer. Few plain values are tried by further kernels, too.
 
     Scales and kernels are compared by one rule: the logarithm of the likelihood, without priors,
-    less what the kernel's hyperparameters gain on noise: half a nat each or, where no prior keeps
-    them from following few values, what as many coefficients of a linear model gain. What is tried
-    after plain values by the usual kernel has to win by three nats: a scale is taken from the
-    values themselves. Its fit ends once it is lost: after eight evaluations, when twice what it
-    gained in the latter half of all would not take it past the best.
+    less half a nat for each hyperparameter, which is what one gains on noise. What is tried after
+    plain values by the usual kernel has to win by three nats: a scale is taken from the values
+    themselves. Its fit ends once it is lost: after eight evaluations, when twice what it gained in
+    the latter half of all would not take it past the best.
 
     Args:
         few: whether it is to be by the kernel of few.
@@ -130,13 +129,8 @@ class _Fitted:
     @property
     def evidence(self) -> float:
         """How likely the values are, beyond what the kernel's hyperparameters gain on noise."""
-        kernel = self.model.covar_module
-        n = len(self.model.train_targets)
-        number = sum(one.numel() for one in kernel.parameters())
-        gain = GAIN_ON_NOISE * number
-        if not any(kernel.named_priors()):
-            gain = GAIN_ON_NOISE * n * math.log((n - 1) / max(1, n - 1 - number))
-        return self.density - self.prior - gain
+        number = sum(one.numel() for one in self.model.covar_module.parameters())
+        return self.density - self.prior - GAIN_ON_NOISE * number
 
 
 def _fit(

@@ -138,8 +138,8 @@ def test_a_further_kernel_is_taken_where_the_likelihood_says_so(
     assert errors[0] < 0.2 * errors[1] if expected else errors[0] == errors[1]
 
 
-@pytest.mark.parametrize("n", [20, 25, 30])
-def test_few_values_in_many_inputs_are_not_followed_by_a_kernel_without_priors(n: int) -> None:
+@pytest.mark.parametrize("n", [20, 60])
+def test_values_in_many_inputs_are_not_followed_by_a_kernel_without_priors(n: int) -> None:
     U = problems.uniform(n, 20)
     X = 15.0 * U - 5.0
     rosenbrock = (100.0 * (X[:, 1:] - X[:, :-1] ** 2) ** 2 + (X[:, :-1] - 1.0) ** 2).sum(1)
