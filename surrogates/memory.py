@@ -99,13 +99,13 @@ def require(num_bytes: int, device: torch.device, what: str, remedy: str) -> Non
 def side_that_fits(
     device: torch.device, largest: int, seconds: float = 1.0, num_held: int = 16
 ) -> int:
-    """Return the side of a square tile: ``largest``, halved until so many fit in half of the memory
-    free on ``device``, as it was so many seconds ago at most: asking takes longer than a small
-    product.
+    """Return the side of a square tile: ``largest``, halved until ``num_held`` tiles fit in half of
+    the memory free on ``device``, as it was so many seconds ago at most: asking takes longer than a
+    small product.
 
     Args:
-        num_held: in float32, or half as many in float64: d², values, slopes, weights and the
-            temporaries between them.
+        num_held: float32 tiles that are held at once, or twice the float64 ones: d², values,
+            slopes, weights and the temporaries between them.
     """
     now = time.monotonic()
     last, free = _looks.get(device, (-seconds, 0))

@@ -69,10 +69,10 @@ class SurrogateFactory:
         """Return the factory of a copy of the user's ``kernel`` or, without one, of BoTorch's: RBF
         with dimension-scaled priors, and Matérn's of ν = 5/2 for few values, which takes a function
         for less smooth than it may be, with an output scale of its own and lengthscales that are
-        not short. Values of up to 10 inputs are tried by further kernels: its sum with functions of
-        one input each, and RBF without priors, from long lengthscales on, the functions in a
-        rotated valley: a hundred times longer than wide, they have no place among moderate
-        lengthscales. Of more inputs, few values are followed by as many free lengthscales.
+        not short. Values of up to 10 inputs are tried by further kernels: by its sum with functions
+        of one input each, and by RBF without priors, from long lengthscales on, for rotated
+        valleys: a hundred times longer than wide, these have no place among moderate lengthscales.
+        Among more inputs, as many free lengthscales follow whatever values there are.
         """
         if kernel is not None:
             return cls(deepcopy(kernel), solver, dtype, device)
@@ -82,10 +82,8 @@ class SurrogateFactory:
             matern.register_prior("lengthscale_prior", ModerateLengthscalePrior(), "lengthscale")
             scaled = ScaleKernel(matern, outputscale_prior=GammaPrior(2.0, 1.0))
             scaled.outputscale = 1.0
-            further: dict[str, Kernel] = {}
-            if dim <= 10:
-                further[SMOOTH] = _kernel_smooth(dim)
-            if 2 <= dim <= 10:
+            further = {SMOOTH: _kernel_smooth(dim)} if dim <= 10 else {}
+            if further and dim > 1:
                 further[APART] = _kernel_apart(matern, dim)
         return cls(smooth, solver, dtype, device, scaled, further)
 

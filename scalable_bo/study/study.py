@@ -685,8 +685,8 @@ class Study:
                 units, for (q,) values; its exceptions are raised, and the points stay pending.
             callbacks: each called with the study and the ``Round`` at the end of a round or, made
                 by ``EachPoint(callback)``, with the study and each ``Point`` as soon as it is told.
-            progress: show a bar on a terminal, one plain line a round elsewhere, on stderr; there
-                a line now and then says what a round that takes over 5 s is doing.
+            progress: show a bar on a terminal, and elsewhere one plain line a round, on stderr, and
+                further lines on what a round is doing that takes over 5 s.
             asynchronous: give each worker of the ``executor`` that comes free a point at once, in
                 place of waiting for the last of a round: ``True``, or the number of workers of an
                 executor that does not tell it. Points are asked for ahead, at least ``batch`` at a

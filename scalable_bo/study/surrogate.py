@@ -53,12 +53,14 @@ class KeptSurrogate:
     _of_few: bool = field(default=False, init=False)  # whether it is the one for few
 
     def is_to_be_fitted(self, known: Known, few: bool) -> bool:
-        """Whether hyperparameters are to be fitted again: to more values, or by another kernel.
-
-        Args:
-            few: whether the model is to be the one for few points and values.
+        """Whether hyperparameters are to be fitted again: to more values, to some that change the
+        deviation of all, in whose units they are, or by the kernel of ``few`` or the other one.
         """
-        return self.model is None or self._of_few != few or known.has_grown(few)
+        if self.fitted is None or self._of_few != few or known.has_grown(few):
+            return True
+        before = self.fitted[1]
+        scale = known.data(known.num_observed).on(before.scale_name).scale
+        return not 0.5 * before.scale < scale < 2.0 * before.scale
 
     def make(
         self,

@@ -177,7 +177,7 @@ class _SGD:
     """Steps α₁ / k along gradients divided by s_l(m), of at most a factor e.
 
     Args:
-        rates: (p,) α₁ / s_l(m).
+        rates: (p,) α₁ m / s_l(m), since gradients are means over m data.
     """
 
     def __init__(self, value: Tensor, rates: Tensor):

@@ -54,7 +54,7 @@ def fused_rowwise(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> tuple[Tensor
 
 
 def _kernels_for(X: Tensor, Z: Tensor, W: Tensor, fewest_entries: int = 2**20) -> ModuleType | None:
-    """Return the kernels, or ``None``, also where a launch takes longer than the few entries."""
+    """Return the kernels; ``None`` if there are none, or too few entries to be worth a launch."""
     m, d = X.shape
     n, s = W.shape
     if not s or m * n < fewest_entries or os.environ.get("SCALABLE_BO_COMPILE") == "never":

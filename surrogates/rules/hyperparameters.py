@@ -128,7 +128,7 @@ class Coordinates:
             value = _to_coordinate(parameter, bounds)
             lower, upper = limits.get(id(parameter), (-math.inf, math.inf))
             if in_proportion and id(parameter) in limits:
-                # Together they stay where each is inside
+                value = value.clamp(*limits[id(parameter)])
                 lower, upper = (lower - value).amax(), (upper - value).amin()
                 to_raw = partial(_moved, to_raw, value)
                 value = value.new_zeros(1)

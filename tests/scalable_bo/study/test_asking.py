@@ -50,7 +50,7 @@ def test_a_solve_starts_from_the_last_weights_in_the_new_units(
     study.add_data(X, values)
     batch = study.ask(2)
     weights = study._proposer.surrogate.checkpoint.tensors["mean_weights"].clone()  # type: ignore[union-attr]
-    study.tell(batch.ids, [20.0, 30.0])  # far out: the standard deviation grows
+    study.tell(batch.ids, [2.0, 2.5])  # far out: the standard deviation grows
     if resumed:
         study.close()
         study = open_study()
@@ -59,9 +59,9 @@ def test_a_solve_starts_from_the_last_weights_in_the_new_units(
     assert STARTS[1] is not None
     scales = (
         values.std(),
-        torch.cat([values, torch.tensor([20.0, 30.0], dtype=torch.float64)]).std(),
+        torch.cat([values, torch.tensor([2.0, 2.5], dtype=torch.float64)]).std(),
     )
-    assert scales[1] > 10 * scales[0]
+    assert 1.3 * scales[0] < scales[1] < 2.0 * scales[0]
     torch.testing.assert_close(STARTS[1][: len(X)], weights * scales[0] / scales[1])
     study.close()
 

@@ -194,6 +194,20 @@ def test_a_surrogate_of_few_values_is_fitted_again_when_they_have_grown_by_a_ten
     assert [one is other for one, other in pairwise(kernels)] == [True, False, True]
 
 
+def test_a_wild_value_is_moved_towards_the_others_by_the_next_ask() -> None:
+    study = Study(PLANE, maximize=True, seed=0)
+    X = problems.uniform(40, 2)
+    study.add_data(X, -(X - 0.5).square().sum(1))
+    for value in (0.0, 1e6):
+        batch = study.ask(1)
+        study.tell(batch.ids, [value])
+    study.ask(1)
+    assert study._record.asks[-1].refitted
+    surrogate = study._proposer.surrogate
+    assert surrogate.fitted is not None
+    assert surrogate.fitted[1].scale_name in ("near", "aside")
+
+
 def with_wild_values() -> tuple[Study, Tensor]:
     """Return a study of 40 values, of which three are wild, and the points of these."""
     X = problems.uniform(40, 2)
@@ -212,7 +226,6 @@ def test_a_study_goes_on_when_values_left_out_are_no_longer_few() -> None:
     assert len(study.model.train_inputs[0]) == 37
     study.add_data(wild + 0.001, torch.full((3,), -1e6))
     study.ask(1)
-    assert study._record.asks[-1].refitted is False
     assert len(study.model.train_inputs[0]) == 43
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from surrogates import PathwiseGP
 from surrogates.rules.hyperparameters import Coordinates, log_prior, training_data
+from surrogates.rules.limits import lengthscale_limits
 from tests import problems
 
 X = problems.uniform(12, 2)
@@ -42,6 +43,18 @@ def test_the_range_of_lengthscales_stays_within_the_bounds_that_are_set() -> Non
     coordinates.value += 1e3
     coordinates.write()
     assert lengthscale.lengthscale.item() == pytest.approx(3.0, rel=1e-6)
+
+
+def test_lengthscales_in_proportion_start_and_stay_inside_their_range() -> None:
+    model = PathwiseGP(X, Y, covar_module=RBFKernel(ard_num_dims=2).to(X))
+    model.covar_module.lengthscale = torch.tensor([1e-7, 1e7], dtype=X.dtype)
+    coordinates = Coordinates(model, X, in_proportion=True)
+    assert (coordinates.lower <= coordinates.value).all()
+    assert (coordinates.value <= coordinates.upper).all()
+    coordinates.write()
+    lower, upper = next(iter(lengthscale_limits(model.covar_module, X)))[1:]
+    lengthscale = model.covar_module.lengthscale
+    assert (lengthscale >= 0.99 * lower).all() and (lengthscale <= 1.01 * upper).all()
 
 
 def test_floors_lie_where_a_hyperparameter_still_follows_its_coordinate() -> None:
