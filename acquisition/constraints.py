@@ -184,8 +184,8 @@ class FeasibleSet:
     def candidates(
         self, draws: Iterator[Tensor], num_draws: int = 8, fewest_tried: int = 40_000
     ) -> Tensor:
-        """Return at most as many feasible points as a draw has: by rejection of so many draws, by
-        moving the last of them, or by rejection of many more: of so many until there is one.
+        """Return at most as many feasible points as a draw has: by rejection of ``num_draws``, by
+        moving the last, or by rejection until ``fewest_tried`` points have shown no feasible one.
 
         Raises:
             TooFewPoints: if none is found.

@@ -232,7 +232,7 @@ def condensed(
         reach: (d,) the standard deviation of centres around starts, such as the length of a first
             step: what ascents are to climb is the slope, too.
         num_centres: c.
-        largest_error: beside how far the values of a path differ from start to start.
+        largest_error: a share of the deviation of a path's values from start to start.
     """
     k = starts.shape[1]
     if not isinstance(paths, SamplePaths) or not isinstance(paths.data, KernelBasis):

@@ -1,5 +1,5 @@
-"""What a long job shows while it runs: a bar on a terminal and in a notebook, lines elsewhere, a
-line a round; and ``fit`` with that bar; and how much memory the process took.
+"""What a long job shows while it runs: a bar on a terminal or in a notebook, plain lines elsewhere,
+and one line after each round. Also, ``fit`` with that bar, and how much memory the process took.
 """
 
 from __future__ import annotations

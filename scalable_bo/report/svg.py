@@ -159,8 +159,8 @@ def _keys(names: Mapping[str, str]) -> str:
 
 
 def _most(marks: Marks, limit: int) -> int:
-    """Return how many marks are drawn of those that are too many, such as of bars that are less
-    than two pixels wide on a telephone; 0 where all are.
+    """Return how many marks are drawn where there are too many, for example bars that would be less
+    than two pixels wide on a telephone; 0 where all are drawn.
     """
     most = {"points": limit, "line": limit, "bars": 120}.get(marks.kind, len(marks.x))
     return most if len(marks.x) > most else 0

@@ -32,7 +32,7 @@ def number_to_ask_for(
         num_idle: workers that wait for a point.
         used_up: points that are evaluated during an ask.
         batch: the least that is asked for.
-        reserve: no ask takes just as long as the one before.
+        reserve: a factor, since no ask takes just as long as the one before.
     """
     if num_waiting >= max(1.0, used_up):
         return 0

@@ -99,8 +99,8 @@ def predicted_bytes(n: int, q: int, dtype: torch.dtype, free: int, workspace: in
 
 
 def _rehearse(space: Space, dtype: torch.dtype, q: int = 10) -> tuple[float, float, float]:
-    """Return the seconds of a fit, and those of a solve and a search a point, in the parameters of
-    ``space``, constraints and limits of their number aside.
+    """Return the seconds of a fit, and the seconds a point of a solve and of a search, in the
+    parameters of ``space``, constraints and limits of their number aside.
     """
     generator = torch.Generator().manual_seed(0)
     X = torch.rand(

@@ -92,7 +92,7 @@ def balanced_rows(
         draws: (n_r, S), the rows of this process.
         product: AᵀB over the rows of all processes, for this one's of A and B.
         num_directions: k at most.
-        draws_each: that a direction takes to be normal in it, and to be shown by the values.
+        draws_each: the draws that one direction needs, to be shown by the values and to be normal.
     """
     k = min(num_directions, draws.shape[1] // draws_each)
     values = values[:, : draws_each * num_directions].double()

@@ -305,8 +305,8 @@ def loses_in_float32(
     halfway between data, beside the posterior's standard deviation there.
 
     Args:
-        num_looks: paths, and points, at which both sums are compared.
-        largest_loss: of the posterior's variance.
+        num_looks: the number of paths, and of points, for which both sums are compared.
+        largest_loss: the share of the posterior's variance that may be lost.
     """
     generator = torch.Generator().manual_seed(0)
     ends = torch.randint(len(X), (2, num_looks), generator=generator, device=generator.device).to(

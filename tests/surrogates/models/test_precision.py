@@ -6,7 +6,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import Kernel, RBFKernel
 from torch import Tensor
 
 from surrogates import (
@@ -21,6 +21,7 @@ from surrogates import (
 )
 from surrogates.functions.features import PriorPaths
 from surrogates.operators.differentiable import KernelBasis, combine, combine_rowwise
+from surrogates.rules.solved import prior_values
 from tests import problems
 
 N = 500
@@ -184,3 +185,22 @@ def test_float32_predicts_as_float64_does(name: str) -> None:
     if not warned:
         assert rmse == pytest.approx(exact_rmse, rel=0.01)
         assert nll == pytest.approx(exact_nll, rel=0.01, abs=0.01)
+
+
+def test_prior_values_of_float32_points_many_lengthscales_apart_are_summed_in_float64() -> None:
+    kernel = RBFKernel()
+    kernel.lengthscale = 1e-4
+    X = problems.uniform(64, 2).float()
+    prior = PriorPaths.draw(
+        kernel,
+        2,
+        4,
+        num_features=256,
+        num_draws=4,
+        generator=torch.Generator().manual_seed(0),
+        like=X,
+        points=X,
+    )
+    exact = prior.to(torch.float64)(X.double())
+    assert (prior_values(prior, X) - exact).abs().max() < 1e-6
+    assert (prior(X) - exact).abs().max() > 1e-4
