@@ -4,6 +4,7 @@ from acquisition.candidates import propose, sampling_weights
 from acquisition.constraints import FeasibleSet
 from acquisition.log_ei import LogEIStrategy
 from acquisition.multistart import ascend, screen
+from acquisition.outcomes import Scalarisations
 from acquisition.pathwise import PathwiseMaxPosteriorSampling, PathwiseThompsonSampling
 from acquisition.pools import Chosen
 from acquisition.strategies import (
@@ -28,6 +29,7 @@ __all__ = [
     "PathwiseThompsonSampling",
     "Request",
     "STRATEGIES",
+    "Scalarisations",
     "SeveralRegionsStrategy",
     "Strategy",
     "ThompsonStrategy",

@@ -6,21 +6,19 @@ Notation: n values, d inputs, X (..., d) points, k starts, q points of a batch.
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, cast
 
 import torch
-from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.acquisition.analytic import _log_ei_helper as log_improvement
-from botorch.acquisition.logei import qLogExpectedImprovement
-from botorch.acquisition.objective import GenericMCObjective
+from botorch.acquisition.logei import TAU_RELU
 from botorch.exceptions.warnings import BotorchWarning
-from botorch.models.model_list_gp_regression import ModelListGP
 from botorch.models.transforms.outcome import Standardize
-from botorch.sampling.normal import SobolQMCNormalSampler
+from botorch.utils.objective import compute_smoothed_feasibility_indicator
+from botorch.utils.safe_math import log_fatplus
 from botorch.utils.sampling import draw_sobol_normal_samples
 from gpytorch.likelihoods import GaussianLikelihood
 from linear_operator.utils.warnings import NumericalWarning
@@ -29,7 +27,7 @@ from torch import Tensor
 from acquisition.candidates import all_inputs, model_list
 from acquisition.climbing import climb
 from acquisition.multistart import FunctionOfPoints
-from acquisition.outcomes import Outcome, only_output
+from acquisition.outcomes import Outcome, Scalarisations, only_output
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, Moves, distinct_best
 from acquisition.strategy import ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
@@ -71,7 +69,8 @@ class LogEIStrategy(ForFewValues):
     values.
 
     Of one output, the improvement given values at pending points has a closed form; it is averaged
-    over draws of these. Of objectives and constraints on outcomes all is drawn.
+    over draws of these. Of objectives and constraints on outcomes all is drawn, and of several
+    objectives what the hypervolume improves by, see :class:`Scalarisations`.
 
     Where the model has learned noise that may as well be ripples, because no two points are near
     each other, one point lies beside that of the best value, in the inputs that are not rounded:
@@ -109,21 +108,18 @@ class LogEIStrategy(ForFewValues):
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
-        models = model_list(request.model)
-        bounds = request.bounds
-        improvement = _Improvement.of(models, request, self)
-        pending = bounds[:0] if request.X_pending is None else request.X_pending
+        improvement = _Improvement.of(request, self)
+        pending = request.bounds[:0] if request.X_pending is None else request.X_pending
         repeated = beside_the_best(request)
         pending = torch.cat([pending, repeated])
         for done in range(1 + len(repeated), request.q + 1):
             generator = request.generator
             seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
             with warnings.catch_warnings():
-                # Rows may nearly repeat, and line searches end early: what was reached is a point
-                # all the same
+                # Rows may nearly repeat, and line searches end early
                 warnings.simplefilter("ignore", NumericalWarning)
                 warnings.simplefilter("ignore", BotorchWarning)
-                point = self._best_point(improvement, models, request, pending, seed)
+                point = self._best_point(improvement, request, pending, seed)
             pending = torch.cat([pending, point])
             if request.callback is not None:
                 request.callback(AcquisitionProgress("improvement", done, request.q))
@@ -135,15 +131,11 @@ class LogEIStrategy(ForFewValues):
 
     @torch.inference_mode(False)
     def _best_point(
-        self,
-        improvement: "_Improvement",
-        models: tuple[PathwiseGP, ...],
-        request: Request,
-        pending: Tensor,
-        seed: int,
+        self, improvement: "_Improvement", request: Request, pending: Tensor, seed: int
     ) -> Tensor:
         """Return the free point (1, d) that improves most, jointly with pending ones."""
         objective = improvement.beside(pending, seed)
+        models = model_list(request.model)
         feasible = request.feasible_set
         taken = torch.cat([all_inputs(models), pending])
         in_box = feasible.rounding is None and not feasible.constrained
@@ -202,6 +194,13 @@ class _Posterior:
         rounding = len(self.weights) * torch.finfo(X.dtype).eps  # which is left of no variance
         return means, torch.maximum(prior - explained, rounding * prior)
 
+    def beside(self, X: Tensor, Y: Tensor) -> "_Posterior":
+        """Return the output given further values Y (k, s) at X (k, d), without noise."""
+        data = self.data
+        own = data.y.unsqueeze(1).expand(-1, Y.shape[1])
+        noise = torch.cat([data.noise.expand_as(data.y), torch.zeros_like(Y[:, 0])])
+        return _Posterior.of(data, torch.cat([data.X, X]), torch.cat([own, Y]), noise)
+
     def draw(self, X: Tensor, num_draws: int, seed: int) -> Tensor:
         """Return draws (k, ``num_draws``) of the output at X (k, d), without noise."""
         projected = CrossCovariance.apply(X, self.tiles) @ self.inverse_root.mT
@@ -216,81 +215,132 @@ class _Improvement:
     """What is to be improved, and over what.
 
     Attributes:
-        model: in float64: differences of values that are almost equal decide.
-        objective: maps outputs (..., m) to (...), larger is better.
+        models: in float64: differences of values that are almost equal decide.
+        objective: maps outputs (..., m) to (...); of several objectives, their scalarisations.
+        sign: 1 if a larger objective is better, −1 if a smaller one is.
         constraints: map outputs to (...), feasible where ≤ 0.
-        best: the best objective by the means at the data, of feasible points if there are any.
-        leaders: (b, d) the data points with the largest of these.
-        sign: of the model's one output if that is the objective; ``None`` for another.
-        strategy: how many draws and pending points there are.
+        X: (n, d) the data points of all models.
+        strategy: how many draws, pending points and leaders there are.
     """
 
-    model: PathwiseGP | ModelListGP
+    models: tuple[PathwiseGP, ...]
     objective: Outcome
+    sign: float
     constraints: tuple[Outcome, ...]
-    best: Tensor
-    leaders: Tensor
-    sign: float | None
+    X: Tensor
     strategy: LogEIStrategy
 
     @classmethod
-    @torch.no_grad()
-    def of(
-        cls, models: tuple[PathwiseGP, ...], request: Request, strategy: LogEIStrategy
-    ) -> "_Improvement":
-        copies = [deepcopy(model).double().eval() for model in models]
-        model = copies[0] if len(copies) == 1 else ModelListGP(*copies)
+    def of(cls, request: Request, strategy: LogEIStrategy) -> "_Improvement":
+        models = tuple(deepcopy(model).double().eval() for model in model_list(request.model))
         goal = request.goal
-        given = goal.get("objective") or only_output
+        objective = goal.get("objective") or only_output
         sign = 1.0 if goal.get("maximize", True) else -1.0
         constraints = tuple(goal.get("outcome_constraints") or ())
-        X = all_inputs(models).double()
-        Y = model.posterior(X).mean
-        values = sign * given(Y)
-        feasible = torch.ones_like(values, dtype=torch.bool)
-        for constraint in constraints:
-            feasible &= constraint(Y) <= 0
-        best = values[feasible].max() if feasible.any() else values.min()
-        ranking = torch.where(feasible, values, values.min()).argsort(descending=True)
-        whole = given is only_output and not constraints and _is_gaussian(model)
-        leaders = X[ranking[torch.arange(strategy.num_leaders, device="cpu") % len(X)]]
-
-        def objective(Y: Tensor) -> Tensor:
-            return sign * given(Y)
-
-        own_sign = sign if whole else None
-        return cls(model, objective, constraints, best, leaders, own_sign, strategy)
-
-    def beside(self, pending: Tensor, seed: int) -> FunctionOfPoints:
-        """Return the logarithm of the expected improvement of a point jointly with pending ones."""
-        pending = pending[-self.strategy.most_pending :].double()
-        if self.sign is not None:
-            assert isinstance(self.model, PathwiseGP)
-            num_draws = self.strategy.num_draws
-            return FunctionOfPoints(
-                _of_one_output(
-                    self.model, self._given_values, self.sign, pending, num_draws, seed % 2**31
-                )
-            )
-        joint: AcquisitionFunction = qLogExpectedImprovement(
-            self.model,
-            self.best,
-            sampler=SobolQMCNormalSampler(
-                torch.Size([self.strategy.num_samples]), seed=seed % 2**31
-            ),
-            objective=GenericMCObjective(_without_inputs(self.objective)),
-            X_pending=pending if len(pending) else None,
-            constraints=list(self.constraints) or None,
-        )
-        return FunctionOfPoints(lambda X: joint(X.unsqueeze(-2)))
+        return cls(models, objective, sign, constraints, all_inputs(models).double(), strategy)
 
     @cached_property
     @torch.no_grad()
-    def _given_values(self) -> _Posterior:
-        """The one output given the values, with no pending points."""
-        assert isinstance(self.model, PathwiseGP)
-        (data,) = data_sets(self.model)
-        return _Posterior.of(data, data.X, data.y.unsqueeze(1), data.noise.expand_as(data.y))
+    def leaders(self) -> Tensor:
+        """The best data points (b, d) by the means: of several objectives those that are the best
+        in some direction.
+        """
+        means = [
+            part.moments(model.transform_inputs(self.X))[0] for model, part in self._posteriors
+        ]
+        _, values = self._drawn_objective(self._outputs(self.X, means), 0)
+        if isinstance(self.objective, Scalarisations):
+            return self.X[values.argmax(1).unique()]
+        return self.X[values[0].argsort(descending=True)[: self.strategy.num_leaders]]
+
+    @torch.no_grad()
+    def beside(self, pending: Tensor, seed: int) -> FunctionOfPoints:
+        """Return the logarithm of the expected improvement of a point jointly with pending ones."""
+        pending = pending[-self.strategy.most_pending :].double()
+        seed %= 2**31
+        is_output = self.objective is only_output and not self.constraints
+        has_form = is_output and _is_gaussian(self.models)
+        num_draws = self.strategy.num_draws if has_form else self.strategy.num_samples
+        given = [
+            (model, *self._given(model, part, pending, num_draws, seed + number))
+            for number, (model, part) in enumerate(self._posteriors)
+        ]
+        if has_form:
+            ((model, part, values),) = given
+            best = (self.sign * values).amax(0)
+            return FunctionOfPoints(partial(_log_improvement, model, part, self.sign, best))
+        Y = self._outputs(torch.cat([self.X, pending]), [values for *_, values in given])
+        objective, improved = self._drawn_objective(Y, seed)
+        best = improved.amax(1, keepdim=True)
+        steps = draw_sobol_normal_samples(len(given), num_draws, seed=seed + len(given)).to(best)
+
+        def logarithm(X: Tensor) -> Tensor:
+            draws = []
+            for (model, part, _), step in zip(given, steps.T, strict=True):
+                means, variances = part.moments(model.transform_inputs(X))
+                draws.append(means + variances.sqrt().unsqueeze(1) * step)
+            Y = self._outputs(X, draws)
+            values = log_fatplus(self.sign * objective(Y) - best, tau=TAU_RELU)
+            if self.constraints:
+                values = values + compute_smoothed_feasibility_indicator(
+                    list(self.constraints), Y, eta=1e-3, log=True, fat=True
+                )
+            return torch.logsumexp(values, dim=0) - math.log(num_draws)
+
+        return FunctionOfPoints(logarithm)
+
+    def _given(
+        self, model: PathwiseGP, part: _Posterior, pending: Tensor, num_draws: int, seed: int
+    ) -> tuple[_Posterior, Tensor]:
+        """Return an output given its values at pending points, and at the data, too, if they have
+        noise, by draws of these; and its values (n + p, s) there, by the means where not drawn.
+        """
+        X, points = model.transform_inputs(self.X), model.transform_inputs(pending)
+        if _is_noisy(part.data):
+            X = torch.cat([X, points])
+            drawn = part.draw(X, num_draws, seed)
+            return _Posterior.of(part.data, X, drawn, torch.zeros_like(drawn[:, 0])), drawn
+        values, _ = part.moments(X)
+        if not len(points):
+            return part, values
+        drawn = part.draw(points, num_draws, seed)
+        return part.beside(points, drawn), torch.cat([values.expand(-1, num_draws), drawn])
+
+    def _drawn_objective(self, Y: Tensor, seed: int) -> tuple[Outcome, Tensor]:
+        """Return the objective of each joint draw, and its values (s, n) at outputs Y (s, n, m),
+        the worst of them where not feasible: of several objectives the volume in a direction of the
+        draw's own, the mean of which improves as the hypervolume does.
+        """
+        objective = self.objective
+        num_draws = self.strategy.num_samples
+        if isinstance(objective, Scalarisations):
+            generator = torch.Generator().manual_seed(seed)
+            objective = objective.redrawn(num_draws, generator).volume
+        values = self.sign * objective(Y.expand(num_draws, *Y.shape[1:]))
+        feasible = torch.ones_like(values, dtype=torch.bool)
+        for constraint in self.constraints:
+            feasible &= constraint(Y) <= 0
+        return objective, torch.where(feasible, values, values.amin(1, keepdim=True))
+
+    def _outputs(self, X: Tensor, draws: Sequence[Tensor]) -> Tensor:
+        """Return outputs (s, k, m) at X (k, d) for draws (k, s) of each in standardised units."""
+        sizes = [model.num_outputs for model in self.models]
+        Y = torch.stack(torch.broadcast_tensors(*draws), dim=-1).transpose(0, 1)
+        parts = []
+        for model, part in zip(self.models, Y.split(sizes, dim=-1), strict=True):
+            units = getattr(model, "outcome_transform", None)
+            parts.append(part if units is None else units.untransform(part, X=X)[0])
+        return torch.cat(parts, dim=-1)
+
+    @cached_property
+    @torch.no_grad()
+    def _posteriors(self) -> list[tuple[PathwiseGP, _Posterior]]:
+        """Each output given the values, with no pending points, and its model."""
+        return [
+            (model, _Posterior.of(data, data.X, data.y.unsqueeze(1), data.noise.expand_as(data.y)))
+            for model in self.models
+            for data in data_sets(model)
+        ]
 
 
 @torch.no_grad()
@@ -303,19 +353,18 @@ def beside_the_best(request: Request, fewest: int = 30) -> Tensor:
     feasible = request.feasible_set
     none = request.bounds[:0]
     goal = request.goal
-    model, *others = model_list(request.model)
-    if others or goal.get("objective") or goal.get("outcome_constraints"):
-        return none
-    is_learned = isinstance(model.likelihood, GaussianLikelihood)
-    if request.choices is not None or not _is_gaussian(model) or not is_learned:
+    models = model_list(request.model)
+    is_output = not (goal.get("objective") or goal.get("outcome_constraints"))
+    is_learned = isinstance(models[0].likelihood, GaussianLikelihood)
+    if not (is_output and is_learned and _is_gaussian(models)) or request.choices is not None:
         return none
     sign = 1.0 if goal.get("maximize", True) else -1.0
-    (data,) = data_sets(model)
+    (data,) = data_sets(models[0])
     if len(data.y) < fewest or not _is_noisy(data):
         return none
     lower, upper = request.bounds.double()
     width = upper - lower
-    X = all_inputs((model,)).double()
+    X = all_inputs(models).double()
     pending = X[:0] if request.X_pending is None else request.X_pending.double()
     scaled = torch.cat([X, pending]) / torch.where(width > 0, width, 1.0)
     if torch.pdist(scaled, p=math.inf).min() < NEAR:
@@ -339,43 +388,24 @@ def _is_noisy(data: DataSet) -> bool:
     return bool(data.noise.max() > NEGLIGIBLE_NOISE * data.y.var())
 
 
-def _is_gaussian(model: PathwiseGP | ModelListGP) -> bool:
-    """Whether a model has one output, the posterior of which is Gaussian."""
-    transform = getattr(model, "outcome_transform", None)
-    return model.num_outputs == 1 and isinstance(transform, Standardize | None)
+def _is_gaussian(models: Sequence[PathwiseGP]) -> bool:
+    """Whether there is one output, the posterior of which is Gaussian."""
+    transform = getattr(models[0], "outcome_transform", None)
+    num_outputs = sum(model.num_outputs for model in models)
+    return num_outputs == 1 and isinstance(transform, Standardize | None)
 
 
-@torch.no_grad()
-def _of_one_output(
-    model: PathwiseGP,
-    posterior: _Posterior,
-    sign: float,
-    pending: Tensor,
-    num_draws: int,
-    seed: int,
-) -> Callable[[Tensor], Tensor]:
-    """Return the logarithm of the expected improvement of a model's one output, with this posterior
-    given its values, beside pending points, as a function from points (k, d) to (k,).
+def _log_improvement(
+    model: PathwiseGP, posterior: _Posterior, sign: float, best: Tensor, X: Tensor
+) -> Tensor:
+    """Return the logarithm (k,) of the expected improvement over the best values (s,) that a
+    model's one output, given s vectors of values, has at points X (k, d).
     """
-    data = posterior.data
-    X = torch.cat([data.X, model.transform_inputs(pending)]) if len(pending) else data.X
-    kept = 0 if _is_noisy(data) else len(data.X)  # of the values; the others are drawn
-    best = (sign * posterior.moments(data.X)[0]).amax(0)
-    if kept < len(X):
-        drawn = posterior.draw(X[kept:], num_draws, seed)
-        Y = torch.cat([data.y[:kept].unsqueeze(1).expand(-1, num_draws), drawn])
-        noise = torch.cat([data.noise.expand_as(data.y)[:kept], torch.zeros_like(drawn[:, 0])])
-        posterior = _Posterior.of(data, X, Y, noise)
-        best = (sign * drawn).amax(0).maximum(best if kept else best.new_tensor(-math.inf))
-
-    def logarithm(X: Tensor) -> Tensor:
-        means, variances = posterior.moments(model.transform_inputs(X))
-        deviations = variances.sqrt().unsqueeze(1)
-        excesses: Tensor = LogImprovement.apply((sign * means - best) / deviations)
-        values = excesses + deviations.log()
-        return torch.logsumexp(values, dim=1) - math.log(values.shape[1])
-
-    return logarithm
+    means, variances = posterior.moments(model.transform_inputs(X))
+    deviations = variances.sqrt().unsqueeze(1)
+    excesses: Tensor = LogImprovement.apply((sign * means - best) / deviations)
+    values = excesses + deviations.log()
+    return torch.logsumexp(values, dim=1) - math.log(values.shape[1])
 
 
 class LogImprovement(torch.autograd.Function):
@@ -400,12 +430,3 @@ class LogImprovement(torch.autograd.Function):
         slope = torch.exp(torch.special.log_ndtr(u) - value)
         far_below = -(torch.finfo(u.dtype).eps ** -0.25)  # the next term is of the order of u⁻³
         return cotangent * torch.where(u < far_below, -u - 2.0 / u, slope)
-
-
-def _without_inputs(objective: Outcome) -> Callable[[Tensor, Tensor | None], Tensor]:
-    """Return an objective as BoTorch calls it: with the points, too."""
-
-    def of_outputs(Y: Tensor, X: Tensor | None = None) -> Tensor:
-        return objective(Y)
-
-    return of_outputs

@@ -4,7 +4,6 @@ on outcomes.
 Notation: m outputs of all models, s joint draws, values Y (..., m) of the outputs at a point.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -55,82 +54,67 @@ class Demands:
 
 @dataclass(frozen=True, eq=False)
 class Scalarisations:
-    """An objective of each of s paths from k outputs of which larger is better: the augmented
-    Chebyshev function −max_j w_j (1 − z_j) − ρ Σ_j w_j (1 − z_j), z the values in units in which
-    the front so far reaches from 0 to 1. With weights drawn at random, a maximiser of each path
-    spreads a batch over the front.
+    """An objective of each of s paths from k outputs of which larger is better: how far values come
+    in a direction λ of the path's own, min_j z_j / λ_j, where z are their heights above a reference
+    point, 1 at the best values so far.
 
-    A value beyond 1 gains next to nothing, so that such a batch fills the front and leaves its ends
-    where they are. Every other path extends it: its units reach to the best values that the path
-    itself has, see :meth:`extended`.
+    With directions uniform on the positive part of the unit sphere, the mean of the k-th power of
+    how far a set of points comes is the hypervolume that it dominates, up to a factor. So the
+    maximisers of paths spread a batch over the front and beyond its ends, and the expected
+    improvement in random directions is that of the hypervolume.
 
     Args:
-        weights: (s, k), at least 0, their sum 1.
-        lowest: (k,) the worst values on the front so far.
-        highest: (k,) the best values so far, or (s, k) the best ones of each path.
-        extends: (s,) whether a path is to extend the front; ``None`` if none is.
-        augmentation: ρ.
+        directions: (s, k), above 0, of unit length.
+        reference: (k,) the reference point.
+        best: (k,) the best values so far.
 
     References:
-        Knowles (2006), "ParEGO", Section III: the scalarisation, ρ = 0.05. Paria et al. (2020), "A
-        Flexible Framework for Multi-Objective Bayesian Optimization using Random
-        Scalarizations": a draw of it for every path. Differs: in half of the paths the ideal point
-        is the path's own.
+        Zhang, Golovin (2020), "Random Hypervolume Scalarizations for Provable Multi-Objective Black
+        Box Optimization", Lemma 5. Paria et al. (2020), "A Flexible Framework for Multi-Objective
+        Bayesian Optimization using Random Scalarizations": a draw for every path.
     """
 
-    weights: Tensor
-    lowest: Tensor
-    highest: Tensor
-    extends: Tensor | None = None
-    augmentation: float = 0.05
+    directions: Tensor
+    reference: Tensor
+    best: Tensor
 
     @classmethod
-    def draw(cls, num_paths: int, front: Tensor, generator: torch.Generator) -> "Scalarisations":
-        """Return scalarisations with weights uniform on the simplex, for a front (p, k) of values;
-        a front of one point counts as one standard deviation wide.
-        """
-        shares = torch.rand(
-            num_paths, front.shape[1], generator=generator, dtype=torch.float64, device="cpu"
-        ).log()
-        lowest = front.amin(0)
-        highest = front.amax(0)
-        width = highest - lowest
-        narrowest = math.sqrt(torch.finfo(front.dtype).eps)  # differences below may be rounding
-        lowest = highest - torch.where(width > narrowest, width, 1.0)
-        weights = (shares / shares.sum(1, keepdim=True)).to(front)
-        # Where each ask has a single path, about every other one extends the front
-        alone = torch.randint(2, (), generator=generator, device=generator.device)
-        first = alone if num_paths == 1 else torch.zeros_like(alone)
-        extends = (torch.arange(num_paths, device=generator.device) + first) % 2 == 1
-        return cls(weights, lowest, highest, extends.to(front.device))
+    def draw(
+        cls, num_paths: int, reference: Tensor, best: Tensor, generator: torch.Generator
+    ) -> "Scalarisations":
+        """Return scalarisations in random directions."""
+        shape = (num_paths, len(best))
+        steps = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+        return cls(torch.nn.functional.normalize(steps.abs()).to(best), reference, best)
+
+    def redrawn(self, num_paths: int, generator: torch.Generator) -> "Scalarisations":
+        """Return so many in other directions, in float64."""
+        return self.draw(num_paths, self.reference.double(), self.best.double(), generator)
 
     def part(self, paths: slice) -> "Scalarisations":
         """Return those of some of the paths."""
-        extends = None if self.extends is None else self.extends[paths]
-        return replace(self, weights=self.weights[paths], extends=extends)
-
-    def extended(self, best: Tensor) -> "Scalarisations":
-        """Return these where the units of the paths that extend the front reach to the ``best``
-        values (s, k) that each path is known to have, if these are beyond the front.
-        """
-        if self.extends is None:
-            return self
-        beyond = torch.maximum(best, self.highest)
-        return replace(self, highest=torch.where(self.extends.unsqueeze(1), beyond, self.highest))
+        return replace(self, directions=self.directions[paths])
 
     def __call__(self, Y: Tensor) -> Tensor:
         """Return the objective of each path at its values Y (s, ..., m): (s, ...)."""
-        k = self.weights.shape[1]
-        own = (len(self.weights), *[1] * (Y.ndim - 2), k)
-        highest = self.highest.expand_as(self.weights).reshape(own)
-        short = self.weights.view(own) * (highest - Y[..., :k]) / (highest - self.lowest)
-        return -(short.amax(-1) + self.augmentation * short.sum(-1))
+        k = len(self.best)
+        width = self.best - self.reference
+        width = torch.where(width > 0, width, 1.0)  # where no value keeps to a limit
+        own = (len(self.directions), *[1] * (Y.ndim - 2), k)
+        return ((Y[..., :k] - self.reference) / (width * self.directions).view(own)).amin(-1)
+
+    def volume(self, Y: Tensor) -> Tensor:
+        """Return the k-th powers of the objectives at values Y (s, ..., m), (s, ...), with their
+        sign.
+        """
+        far = self(Y)
+        return far * far.abs() ** (len(self.best) - 1)
 
     def of_all(self, Y: Tensor) -> Tensor:
         """Return values (n,) that rank points with Y (n, m): how little they fall short of the best
         of them, where they do so least.
         """
-        values = self(Y.expand(len(self.weights), *Y.shape))
+        values = self(Y.expand(len(self.directions), *Y.shape))
         return (values - values.amax(1, keepdim=True)).amax(0)
 
 
@@ -178,17 +162,6 @@ class OutcomePaths:
     def each(self, X: Tensor) -> Tensor:
         """Return function i at ``X[i]``: (s, q), for X (s, q, d)."""
         return self._merit(self._outputs([paths.each(X) for paths in self.parts]), X)
-
-    @torch.no_grad()
-    def extended(self, X: Tensor) -> "OutcomePaths":
-        """Return these functions, of which those that extend a front reach for the best values that
-        they have among X (n, d).
-        """
-        if not isinstance(self.objective, Scalarisations):
-            return self
-        k = self.objective.weights.shape[1]
-        best = self._outputs([paths(X) for paths in self.parts])[..., :k].amax(1)
-        return replace(self, objective=self.objective.extended(best))
 
     @torch.no_grad()
     def standing(self, X: Tensor) -> tuple[Tensor, Tensor]:

@@ -55,10 +55,8 @@ class ThompsonStrategy:
         """Return the batch; as :class:`Strategy` has it."""
         if self.tempered and _can_temper(request):
             request = _tempered(request)
-        points = {**_given(request), "choices": request.choices}
-        return self._acquisition(request).generate(
-            request.q, **{name: value for name, value in points.items() if value is not None}
-        )
+        given = _given(request) | ({} if request.choices is None else {"choices": request.choices})
+        return self._acquisition(request).generate(request.q, **given)
 
     def choose(self, request: Request, pool: Iterable[Any]) -> Chosen:
         """Return the best candidates of a pool, as :meth:`ParallelThompsonSampling.choose` has
@@ -211,12 +209,10 @@ class AutoStrategy(ForFewValues):
             way = "tempered thompson" if _can_temper(request) else "thompson"
             reason = f"{way}: {among}, more than {self.some_points} points"
             return reason if request.shared else with_repeat(reason, request)
-        if q > self.few_points:
+        most, ways = self.few_points, "log-ei"
+        if q > most:
             most = self.some_points
             ways = f"{self.num_improving} by log-ei, {q - self.num_improving} by thompson"
-        else:
-            most = self.few_points
-            ways = "log-ei"
         reason = f"{ways}: {among}, at most {most} points and {CHEAP_FACTOR_UP_TO} values"
         return with_repeat(reason, request)
 
@@ -229,11 +225,10 @@ class AutoStrategy(ForFewValues):
         if request.q <= self.few_points:
             return LogEIStrategy().generate(request)
         if request.q > self.some_points:
-            tempered = ThompsonStrategy(self.sampler, tempered=True)
+            others = ThompsonStrategy(self.sampler, tempered=True)
             first = beside_the_best(request)
-            if not len(first):
-                return tempered.generate(request)
-            return torch.cat([first, tempered.generate(_rest(request, first, request.q - 1))])
+            rest = _rest(request, first, request.q - len(first))
+            return torch.cat([first, others.generate(rest)])
         first = LogEIStrategy().generate(replace(request, q=self.num_improving, paths=None))
         rest = _rest(request, first, request.q - self.num_improving)
         return torch.cat([first, others.generate(rest)])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import torch
@@ -429,12 +429,9 @@ class ParallelThompsonSampling:
         """Return the best points that each path of this process was ascended to, the best first:
         (number of paths, k, d).
         """
-        first = next(rounds)
-        if isinstance(functions, OutcomePaths):
-            functions = functions.extended(first)
         starts = screen(
             functions,
-            islice(chain([first], rounds), self.num_rounds),
+            islice(rounds, self.num_rounds),
             sign=sign,
             after_round=self._report("screening", self.num_rounds, rows),
         )

@@ -201,17 +201,6 @@ def sweep() -> Rows:
     return rows
 
 
-def fronts() -> Rows:
-    rows = [["problem", "seeds", "after 100", "after 200", "after 300", "processor s"]]
-    runs = load("fronts")["runs"]
-    for problem in dict.fromkeys(run["problem"] for run in runs):
-        own = [run for run in runs if run["problem"] == problem]
-        volumes = zip(*(run["hypervolume"] for run in own), strict=True)
-        cells = [spread(column, 3 if problem == "dtlz2" else 1) for column in volumes]
-        rows.append([problem, str(len(own)), *cells, f"{fmean(r['seconds'] for r in own):.1f}"])
-    return rows
-
-
 def warm() -> Rows:
     rows = [
         ["ℓ", "solver, tolerance", "best value", "epochs of a later round", "z² beside own points"]
@@ -329,7 +318,6 @@ TABLES: dict[str, tuple[Callable[[], Rows | list[str]], str, tuple[str, ...]]] =
         " `--problems bbob-f1-d5,… --batches 5 --budget 100 --noise 0.3",
         ("optimisers*/optimisers_*.json",),
     ),
-    "fronts": (fronts, "python benchmarks/fronts.py", ("fronts.json",)),
     "failing": (
         failing,
         f"python benchmarks/failing_regions.py {' '.join(FAILING)}",

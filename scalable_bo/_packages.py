@@ -50,19 +50,18 @@ def check_sibling_packages() -> None:
     for name in SIBLINGS:
         found = _location(name)
         expected = root / name / "__init__.py"
-        if found is None:
-            raise ImportError(
-                f"scalable_bo needs its package `{name}` at {expected}, and no module of that name"
-                " was found. Install scalable-bo again.",
-                name=name,
+        if found is None or found.resolve() != expected:
+            wrong = (
+                "no module of that name"
+                if found is None
+                else f"another module of that name: {found}"
             )
-        if found.resolve() != expected:
             raise ImportError(
                 f"scalable_bo needs its own package `{name}` at {expected}, but Python finds"
-                f" another module of that name first: {found}. Rename or remove that one, uninstall"
-                " the distribution that brought it, or start Python from another folder.",
+                f" {wrong}. Install scalable-bo again; or rename that module, uninstall the"
+                " distribution that brought it, or start Python from another folder.",
                 name=name,
-                path=str(found),
+                path=None if found is None else str(found),
             )
 
 
@@ -78,12 +77,9 @@ def installed_version() -> str:
 
 
 def _location(name: str) -> Path | None:
-    """Return the file, or for a folder without ``__init__.py`` the folder,
-    that ``import name`` loads.
-    """
+    """Return the file that ``import name`` loads or, without ``__init__.py``, the folder."""
     spec = find_spec(name)
     if spec is None:
         return None
-    if spec.origin is not None:
-        return Path(spec.origin)
-    return next((Path(folder) for folder in spec.submodule_search_locations or ()), None)
+    places = [spec.origin] if spec.origin else spec.submodule_search_locations
+    return next(map(Path, places or ()), None)

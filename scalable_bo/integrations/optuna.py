@@ -64,8 +64,8 @@ class ThompsonSampler(BaseSampler):
     ranges that change, and integers beyond 2⁴⁰ are sampled by ``independent_sampler``; so are those
     of the first trials if one is given. Constraints, by ``trial.set_constraint`` or
     ``constraints_func``, are modelled each by a surrogate of its own: an infeasible trial is not
-    what is to be improved. So are several objectives, over whose Pareto front a batch spreads, by
-    Thompson sampling. Threads may share a sampler.
+    what is to be improved. So are several objectives, whose hypervolume a batch is to raise.
+    Threads may share a sampler.
 
     Args:
         batch_size: points drawn at once; ``None`` for one where values have come in since the last
@@ -323,7 +323,7 @@ class ThompsonSampler(BaseSampler):
         """Return a batch by a surrogate of each objective and constraint."""
         if self._ask_seconds is not None:
             raise _no_time_for_several(self._ask_seconds)
-        strategy = goal_strategy(goal)(*self._named) if goal.num_objectives > 1 else self._strategy
+        strategy = goal_strategy(goal, *self._named)
         fitted = partial(fitted_model, self._factory(table[0]), strategy, q=q, generator=generator)
         # A warp would change how objectives are weighed against one another
         models = [

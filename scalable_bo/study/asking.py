@@ -308,14 +308,15 @@ class Proposer:
         """
         failures = "where evaluations fail is learned" * (part.success is not None)
         reasons = ["" if asked.plan is None else asked.plan.reason]
-        if asked.known.goal is not None:
-            reasons = [f"a model of each of {len(part.models)} outcomes"]
-        elif asked.pool is not None:
+        if asked.pool is not None:
             reasons = ["thompson: among a pool"]
         elif isinstance(self._strategy, ChoosingStrategy):
-            inputs = self._factory.further_of(part.models[0]) or ""
+            reasons.insert(0, self._strategy.reason(request))
+        if asked.known.goal is not None:
+            reasons.append(f"a model of each of {len(part.models)} outcomes")
+        elif asked.pool is None and isinstance(self._strategy, ChoosingStrategy):
             scale = SCALES[part.data[0].scale_name]
-            reasons = [self._strategy.reason(request), *reasons, scale, inputs]
+            reasons += [scale, self._factory.further_of(part.models[0]) or ""]
         return "; ".join(filter(None, [*reasons, failures]))
 
     def _request(self, asked: _Asked, part: Part) -> Request:

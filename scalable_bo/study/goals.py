@@ -6,7 +6,8 @@ of objectives the larger the better.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,8 @@ import torch
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
-from acquisition.outcomes import Outcome, Scalarisations
-from acquisition.strategies import ThompsonStrategy, make_strategy
+from acquisition.outcomes import Scalarisations
+from acquisition.strategies import make_strategy
 from acquisition.strategy import Sampler, Strategy
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.goal import Goal
@@ -62,7 +63,7 @@ def acquisition_goal(
         table: the points U (n, e) and all values (n, m), NaN where one is not known: its model's
             mean takes its place in the front.
     """
-    limits: list[Outcome] = []
+    limits: list[_Limit] = []
     for name, (low, high) in goal.constraints.items():
         column = goal.names.index(name)
         flip = goal.signs[column]
@@ -78,11 +79,28 @@ def acquisition_goal(
     for excess in limits:
         feasible &= excess(Y) <= 0
     Y = Y[feasible, :k] if feasible.any() else Y[:, :k]
-    front = Y[is_non_dominated(Y)].to(models[0].train_targets)
+    reference, best = _ends(Y.to(models[0].train_targets))
+    for end in limits:
+        if end.column < k and end.sign < 0:
+            reference[end.column] = end.bound
     return {
-        "objective": Scalarisations.draw(q, front, generator),
+        "objective": Scalarisations.draw(q, reference, best, generator),
         "outcome_constraints": limits,
     }
+
+
+def _ends(Y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return from where the hypervolume is to grow, and the best values (k,) among Y (n, k).
+
+    From nearer to the front points beyond its ends would count for nothing, from farther those
+    between for little.
+    """
+    front = Y[is_non_dominated(Y)]
+    best, lowest = front.amax(0), front.amin(0)
+    width = best - lowest
+    narrowest = math.sqrt(torch.finfo(Y.dtype).eps)  # differences below may be rounding
+    width = torch.where(width > narrowest, width, 1.0)
+    return torch.maximum(lowest - width, Y.amin(0) - 0.1 * width), best
 
 
 @torch.no_grad()
@@ -104,19 +122,12 @@ def _completed(
     return torch.stack(columns, dim=1)
 
 
-def goal_strategy(goal: Goal) -> Callable[[str | Strategy, Sampler | None], Strategy]:
-    """Return what makes the strategy of a study with this goal."""
-    return make_strategy if goal.num_objectives == 1 else _strategy_of_several
-
-
-def _strategy_of_several(strategy: str | Strategy, sampler: Sampler | None) -> Strategy:
-    """Return the strategy of a study of several objectives: Thompson sampling, unless the user has
-    made one.
+def goal_strategy(goal: Goal, strategy: str | Strategy, sampler: Sampler | None) -> Strategy:
+    """Return the strategy of a study: of several objectives none that follows the values of one.
 
     Raises:
         ValueError: for the name of one that takes one objective.
     """
-    if not isinstance(strategy, str):
-        return strategy
-    checks.one_of("strategy", strategy, ("auto", "thompson"))
-    return ThompsonStrategy(sampler)
+    if goal.num_objectives > 1 and isinstance(strategy, str):
+        checks.one_of("strategy", strategy, ("auto", "thompson", "log-ei"))
+    return make_strategy(strategy, sampler)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, closing, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -162,7 +162,7 @@ class Study:
         goal = None if plain else Goal.of(maximize, objectives, outcome_constraints)
         _check(seed, path, storage, name, solver, dtype, ask_seconds, goal)
         self._threads = None if threads is None else checks.positive_int("threads", threads)
-        make = make_strategy if goal is None else goal_strategy(goal)
+        make = make_strategy if goal is None else partial(goal_strategy, goal)
         if strategy is not None:
             make(strategy, sampler)  # checked before a folder is made
         self.space = space if isinstance(space, Space) else Space.from_bounds(space)

@@ -77,9 +77,8 @@ def draw(part: slice) -> Results:
 def batches() -> dict[str, Callable[[], Tensor]]:
     """Return what makes a batch of each kind."""
     grid = torch.cartesian_prod(*[torch.linspace(0.0, 1.0, 8)] * D).double()
-    weights = Scalarisations.draw(
-        Q, torch.tensor([[0.0, 1.0], [1.0, 0.0]]).double(), torch.Generator().manual_seed(1)
-    )
+    ends = torch.tensor([[-1.0, -1.0], [1.0, 1.0]]).double()
+    directions = Scalarisations.draw(Q, *ends, torch.Generator().manual_seed(1))
 
     def sampler(given: PathwiseGP | None = None, **options: Any) -> ParallelThompsonSampling:
         return ParallelThompsonSampling(
@@ -103,7 +102,7 @@ def batches() -> dict[str, Callable[[], Tensor]]:
         "choices": lambda: sampler().generate(Q, choices=grid),
         "repeats": lambda: sampler(repeats=True).generate(Q),
         "outcomes": lambda: sampler(
-            model(outputs=2), objective=weights, outcome_constraints=[lambda Y: Y[..., 0] - 1.5]
+            model(outputs=2), objective=directions, outcome_constraints=[lambda Y: Y[..., 0] - 1.5]
         ).generate(Q),
     }
 

@@ -1,5 +1,6 @@
 """Expected improvement: its maximiser in a box, beside pending points, of several outcomes."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -7,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.acquisition.analytic import LogExpectedImprovement
+from botorch.acquisition.analytic import LogConstrainedExpectedImprovement, LogExpectedImprovement
 from botorch.acquisition.analytic import _log_ei_helper as log_improvement
 from botorch.acquisition.logei import qLogExpectedImprovement
+from botorch.models.transforms.outcome import ChainedOutcomeTransform, Log, Standardize
 from botorch.sampling.normal import SobolQMCNormalSampler
+from botorch.utils.multi_objective.box_decompositions.dominated import DominatedPartitioning
 from gpytorch.means import ConstantMean
 from torch import Tensor
 
@@ -22,6 +25,7 @@ from acquisition import (
     Strategy,
 )
 from acquisition.log_ei import LogImprovement, _Improvement, _Posterior
+from acquisition.outcomes import Scalarisations
 from surrogates import PathwiseGP, gaussian_likelihood
 from surrogates.rules.data_set import DataSet
 from tests import problems
@@ -99,7 +103,7 @@ def test_with_noise_the_best_of_the_function_at_the_data_is_improved(num_pending
     request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), X_pending=pending)
     points = problems.uniform(40, 2, seed=3)
     none = UNIT[:0] if pending is None else pending
-    improvement = _Improvement.of((model,), request, LogEIStrategy())
+    improvement = _Improvement.of(request, LogEIStrategy())
     found = torch.stack([improvement.beside(none, seed).mean(points) for seed in range(16)]).exp()
     # By draws of all of them together
     together = torch.cat([points, X, none])
@@ -130,6 +134,86 @@ def test_a_pending_point_leads_elsewhere(make_model: Any) -> None:
     alone = LogEIStrategy().generate(make_request(make_model))
     beside = LogEIStrategy().generate(make_request(make_model, X_pending=alone))
     assert ((alone - beside) / (BOX[1] - BOX[0])).norm() > 0.05
+
+
+def mean_improvement(request: Request, pending: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the improvement at points (c, d), and its standard error, over 64 choices of draws."""
+    improvement = _Improvement.of(request, LogEIStrategy())
+    found = torch.stack([improvement.beside(pending, seed).mean(points) for seed in range(64)])
+    return found.exp().mean(0), found.exp().std(0) / 8.0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("num_pending", [0, 2])
+def test_of_several_objectives_the_hypervolume_is_improved(num_pending: int) -> None:
+    X = problems.uniform(15, 2)
+    Y = torch.stack([torch.sin(5.0 * X[:, 0]), X[:, 1] - X[:, 0]], dim=1)
+    models = [PathwiseGP(X, column[:, None]) for column in Y.T]
+    corner = torch.tensor([-0.5, -0.2], dtype=torch.float64)
+    ends = corner, Y.amax(0)
+    goal = {"objective": Scalarisations.draw(1, *ends, torch.Generator().manual_seed(0))}
+    request = Request(models, 1, UNIT, torch.Generator().manual_seed(0), goal=goal)
+    pending = problems.uniform(2, 2, seed=5)[:num_pending]
+    points = problems.uniform(10, 2, seed=3)
+    found, error = mean_improvement(request, pending, points)
+    known = torch.cat([model.posterior(X).mean for model in models], dim=1)
+    draws = [
+        model.posterior(torch.cat([pending, points])).rsample(torch.Size([4000]))
+        for model in models
+    ]
+    samples = torch.cat(draws, dim=-1)
+    before = torch.cat([known.expand(4000, *known.shape), samples[:, :num_pending]], dim=1)
+    gains = []
+    for column in range(num_pending, samples.shape[1]):
+        after = torch.cat([before, samples[:, column : column + 1]], dim=1)
+        volumes = [
+            DominatedPartitioning(corner, part).compute_hypervolume() for part in (before, after)
+        ]
+        gains.append(volumes[1] - volumes[0])
+    # A quarter of the circle, of heights in units of the best ones
+    expected = torch.stack(gains, dim=1) / (Y.amax(0) - corner).prod() / (math.pi / 4)
+    scatter = expected.std(0) / math.sqrt(4000)
+    assert ((found - expected.mean(0)).abs() < 5.0 * torch.hypot(error, scatter) + 1e-5).all()
+    assert expected.mean(0).max() > 0.01
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("maximize", [True, False])
+def test_with_a_limit_the_improvement_counts_where_the_limit_is_kept(maximize: bool) -> None:
+    X = problems.uniform(15, 2)
+    Y = torch.stack([3.0 + 2.0 * torch.sin(5.0 * X[:, 0]), X[:, 1] - X[:, 0]], dim=1)
+    model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(1e-4))
+    goal = {
+        "objective": lambda Y: Y[..., 0],
+        "outcome_constraints": [lambda Y: Y[..., 1] - 0.2],
+        "maximize": maximize,
+    }
+    request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), goal=goal)
+    points = problems.uniform(30, 2, seed=3)
+    found, error = mean_improvement(request, UNIT[:0], points)
+    means = model.posterior(X).mean
+    kept = means[means[:, 1] <= 0.2, 0]
+    best = float(kept.max() if maximize else kept.min())
+    exact = LogConstrainedExpectedImprovement(model, best, 0, {1: (None, 0.2)}, maximize)
+    expected = exact(points.unsqueeze(1)).exp()
+    scale = expected.max()
+    assert ((found - expected).abs() < 5.0 * error + 0.01 * scale).all()
+
+
+@torch.no_grad()
+def test_of_a_transformed_outcome_its_own_values_are_drawn() -> None:
+    X = problems.uniform(15, 2)
+    Y = torch.exp(torch.sin(5.0 * X[:, :1]) + X[:, 1:])
+    transform = ChainedOutcomeTransform(log=Log(), units=Standardize(1))
+    model = PathwiseGP(X, Y, outcome_transform=transform, likelihood=gaussian_likelihood(1e-4))
+    request = Request(model, 1, UNIT, torch.Generator().manual_seed(0))
+    points = problems.uniform(10, 2, seed=3)
+    found, error = mean_improvement(request, UNIT[:0], points)
+    samples = model.posterior(points).rsample(torch.Size([20_000])).squeeze(-1)
+    expected = (samples - model.posterior(X).mean.max()).clamp_min(0.0)
+    scatter = expected.std(0) / math.sqrt(20_000)
+    assert ((found - expected.mean(0)).abs() < 5.0 * torch.hypot(error, scatter) + 1e-4).all()
+    assert expected.mean(0).max() > 0.01
 
 
 def test_a_point_is_sought_where_an_outcome_is_feasible() -> None:

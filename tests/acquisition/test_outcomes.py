@@ -2,6 +2,7 @@
 against brute force over the same candidates.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -10,11 +11,12 @@ import torch
 from botorch.acquisition.multi_objective.objective import IdentityMCMultiOutputObjective
 from botorch.acquisition.objective import LinearMCObjective
 from botorch.models import ModelListGP, SingleTaskGP
+from botorch.utils.multi_objective.box_decompositions.dominated import DominatedPartitioning
 from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling, ascend
-from acquisition.outcomes import Demands, OutcomePaths, only_output
+from acquisition.outcomes import Demands, OutcomePaths, Scalarisations, only_output
 from surrogates import PathwiseGP, gaussian_likelihood
 from surrogates.systems.system import Rows
 from tests import problems
@@ -292,3 +294,16 @@ def test_every_model_needs_its_paths(models: list[PathwiseGP]) -> None:
         sampler.generate(2, paths=models[0].paths(2))
     with pytest.raises(ValueError, match="`paths` must hold q = 2 paths, got 3"):
         sampler.generate(2, paths=[models[0].paths(2), models[1].paths(3)])
+
+
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_the_mean_volume_over_directions_is_the_hypervolume(k: int) -> None:
+    Y = problems.normal(20, k, seed=k)
+    reference, best = torch.full((k,), -1.0, dtype=torch.float64), Y.amax(0)
+    drawn = Scalarisations.draw(40_000, reference, best, torch.Generator().manual_seed(0))
+    volumes = drawn.volume(Y.expand(40_000, 20, k)).amax(1).clamp_min(0.0)
+    # The volume of the part of a ball that has positive coordinates
+    factor = math.pi ** (k / 2) / (2**k * math.gamma(k / 2 + 1))
+    exact = DominatedPartitioning(reference, Y).compute_hypervolume() / (best - reference).prod()
+    error = float(volumes.std()) / 200.0
+    assert abs(float(volumes.mean()) - float(exact) / factor) < 5.0 * error

@@ -19,12 +19,14 @@ from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from acquisition.outcomes import OutcomePaths, Scalarisations
+from scalable_bo.modelling.training import TrainingData
 from scalable_bo.report import views
 from scalable_bo.report.page import render
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage.rounds import Result
 from scalable_bo.study.answers import read_snapshot
+from scalable_bo.study.goals import acquisition_goal
 from scalable_bo.study.study import Study
 from surrogates import PathwiseGP
 from tests import problems
@@ -95,6 +97,21 @@ def test_a_front_is_found_and_covered() -> None:
     assert math.isnan(result.best_value)
     assert math.isnan(study.best_value)
     assert study.last_ask.choice == "a model of each of 2 outcomes"
+
+
+def test_few_points_are_chosen_by_expected_improvement_and_many_by_paths() -> None:
+    study = Study(SPACE, objectives=BOTH, seed=0, num_initial=8)
+    design = study.ask(8)
+    study.tell(design.ids, [trade(params) for params in design.params])
+    for q, way in (
+        (3, "log-ei: 3 among 8"),
+        (20, "4 by log-ei, 16 by thompson: 20"),
+        (60, "thompson"),
+    ):
+        batch = study.ask(q)
+        assert study.last_ask.choice.startswith(way)
+        assert study.last_ask.choice.endswith("; a model of each of 2 outcomes")
+        assert len(torch.unique(batch.X, dim=0)) == q
 
 
 def test_no_point_of_a_front_is_worse_than_another_in_all_objectives() -> None:
@@ -619,56 +636,54 @@ def test_impossible_goals_are_refused() -> None:
         ({"outcome_constraints": {"a": 3}}, TypeError, r"\['a'\]` must be a pair of limits, got 3"),
         ({"outcome_constraints": {"a": (2, 1)}}, ValueError, "limits reversed, got 2.0 and 1.0"),
         ({"outcome_constraints": {"a": (None, None)}}, ValueError, "must have a limit, got none"),
-        ({"strategy": "log-ei"}, ValueError, "`strategy` must be"),
+        ({"strategy": "turbo"}, ValueError, "`strategy` must be"),
     ):
         with pytest.raises(error, match=message):
             make_study(**options)
 
 
 def test_a_scalarisation_rises_in_every_objective_and_ranks_its_own_path() -> None:
-    front = torch.tensor([[0.0, 2.0], [1.0, 1.0], [2.0, 0.0]], dtype=torch.float64)
-    found = Scalarisations.draw(5, front, torch.Generator().manual_seed(0))
-    assert found.weights.shape == (5, 2)
-    torch.testing.assert_close(found.weights.sum(1), torch.ones(5, dtype=torch.float64))
+    ends = torch.zeros(2, dtype=torch.float64), torch.tensor([2.0, 1.0], dtype=torch.float64)
+    found = Scalarisations.draw(5, *ends, torch.Generator().manual_seed(0))
+    assert found.directions.shape == (5, 2)
+    torch.testing.assert_close(found.directions.norm(dim=1), torch.ones(5, dtype=torch.float64))
     Y = problems.uniform(5, 7, 2, seed=1)
+    assert (found(Y + 0.1) > found(Y)).all()
     for j in range(2):
         more = Y.clone()
         more[..., j] += 0.1
-        assert (found(more) > found(Y)).all()
-    torch.testing.assert_close(found(front.expand(5, 3, 2)).amax(1) <= 0.0, torch.ones(5) > 0)
+        assert (found(more) >= found(Y)).all()
     # Each path's best point among Y (n, m) is ranked first
     ranking = found.of_all(Y[0])
     for path in range(5):
         best = found(Y[:1].expand(5, 7, 2))[path].argmax()
         assert ranking[best] == 0.0
-    alone = Scalarisations.draw(2, front[:1], torch.Generator())
-    assert (alone.highest - alone.lowest).tolist() == [1.0, 1.0]
 
 
-def test_every_other_path_reaches_beyond_the_ends_of_the_front() -> None:
-    front = torch.tensor([[0.0, 2.0], [1.0, 1.0], [2.0, 0.0]], dtype=torch.float64)
-    weights = Scalarisations.draw(40, front, torch.Generator().manual_seed(0)).weights
-    extends = torch.arange(40) % 2 == 0
-    found = Scalarisations(weights, front.amin(0), front.amax(0), extends)
-    best = torch.full((40, 2), 6.0, dtype=torch.float64)
-    # The first objective gains, beyond its end, at the cost of the second
-    end = torch.tensor([2.0, 0.0], dtype=torch.float64).expand(40, 1, 2)
-    beyond = torch.tensor([5.0, -0.5], dtype=torch.float64).expand(40, 1, 2)
-    prefers = found.extended(best)(beyond) > found.extended(best)(end)
-    assert torch.equal(prefers[~extends], (found(beyond) > found(end))[~extends])
-    assert prefers[extends].sum() > 2 * (found(beyond) > found(end))[extends].sum()
-    # A path that is best inside the front keeps the front's units
-    torch.testing.assert_close(found.extended(best - 5.0)(end), found(end))
+def objective_of(front: Tensor, **limits: tuple[float | None, float | None]) -> Scalarisations:
+    """Return what is maximised where values (n, 2) at random points are known, both to be raised;
+    the offsets and scales of surrogates are 0 and 1.
+    """
+    goal = Goal({"a": "maximize", "b": "maximize"}, limits)
+    U = problems.uniform(len(front), 2)
+    data = [TrainingData(U, column[:, None], None, 1.0, 0.0, signed=column) for column in front.T]
+    models = [PathwiseGP(U, column.unsqueeze(1)) for column in front.T]
+    generator = torch.Generator().manual_seed(0)
+    found = acquisition_goal(goal, models, data, (U, front), 4, generator)["objective"]
+    assert isinstance(found, Scalarisations)
+    return found
 
 
-@pytest.mark.parametrize("num_paths", [1, 5, 100])
-def test_half_of_the_paths_extend_a_front(num_paths: int) -> None:
-    front = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
-    counts = [
-        int(Scalarisations.draw(num_paths, front, generator).extends.sum())  # type: ignore[union-attr]
-        for generator in [torch.Generator().manual_seed(seed) for seed in range(40)]
-    ]
-    assert set(counts) == ({0, 1} if num_paths == 1 else {num_paths // 2})
+def test_the_volume_grows_from_a_range_below_the_front_or_from_a_limit() -> None:
+    front = torch.tensor([[0.0, 4.0], [1.0, 3.0], [2.0, 0.0], [-9.0, -0.5]], dtype=torch.float64)
+    found = objective_of(front)
+    assert found.best.tolist() == [2.0, 4.0]
+    # The front is 2 and 4 wide, and the worst second value near its end
+    torch.testing.assert_close(found.reference, torch.tensor([-2.0, -0.9]).double())
+    limited = objective_of(front, a=(-0.5, None), b=(None, 9.0))
+    torch.testing.assert_close(limited.reference, torch.tensor([-0.5, -0.4]).double())
+    alone = objective_of(front[:1])  # a front of one point counts as one deviation wide
+    torch.testing.assert_close(alone.reference, torch.tensor([-0.1, 3.9]).double())
 
 
 def test_the_choice_of_a_batch_does_not_depend_on_the_units_of_the_objectives() -> None:
@@ -687,12 +702,13 @@ def test_paths_of_several_outputs_are_scalarised_path_by_path() -> None:
     X = problems.uniform(12, 2)
     models = [PathwiseGP(X, X[:, [j]].sin()) for j in range(2)]
     paths = tuple(model.paths(3) for model in models)
-    weights = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]], dtype=torch.float64)
-    ends = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
-    functions = OutcomePaths(paths, Scalarisations(weights, *ends))
+    directions = torch.tensor([[1.0, 1e-9], [1e-9, 1.0], [0.6, 0.8]], dtype=torch.float64)
+    ends = torch.full((2,), -9.0, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    functions = OutcomePaths(paths, Scalarisations(directions, *ends))
     values: Tensor = functions(X)
-    first, second = (part(X) for part in paths)
-    torch.testing.assert_close(values[0], 1.05 * (first[0] - 1))
-    torch.testing.assert_close(values[1], 1.05 * (second[1] - 1))
+    first, second = ((part(X) + 9.0) / 10.0 for part in paths)
+    torch.testing.assert_close(values[0], first[0])
+    torch.testing.assert_close(values[1], second[1])
+    torch.testing.assert_close(values[2], torch.minimum(first[2] / 0.6, second[2] / 0.8))
     torch.testing.assert_close(functions.each(X.expand(3, 12, 2)), values)
     assert functions.standing(X)[1].shape == (12,)
