@@ -4,7 +4,6 @@ from acquisition.candidates import propose, sampling_weights
 from acquisition.constraints import FeasibleSet
 from acquisition.log_ei import LogEIStrategy
 from acquisition.multistart import ascend, screen
-from acquisition.outcomes import Scalarisations
 from acquisition.pathwise import PathwiseMaxPosteriorSampling, PathwiseThompsonSampling
 from acquisition.pools import Chosen
 from acquisition.strategies import (
@@ -29,7 +28,6 @@ __all__ = [
     "PathwiseThompsonSampling",
     "Request",
     "STRATEGIES",
-    "Scalarisations",
     "SeveralRegionsStrategy",
     "Strategy",
     "ThompsonStrategy",

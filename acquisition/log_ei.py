@@ -27,7 +27,7 @@ from torch import Tensor
 from acquisition.candidates import all_inputs, model_list
 from acquisition.climbing import climb
 from acquisition.multistart import FunctionOfPoints
-from acquisition.outcomes import Outcome, Scalarisations, only_output
+from acquisition.outcomes import Outcome, OutcomePaths, Scalarisations, check_outcomes, only_output
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, Moves, distinct_best
 from acquisition.strategy import ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
@@ -83,7 +83,8 @@ class LogEIStrategy(ForFewValues):
         num_samples: joint draws of several outcomes.
         num_draws: of one output's values at pending points.
         most_pending: how many pending points, the latest ones, have values drawn with a new one's.
-        num_leaders: how many of the best data points the improvement is sought around.
+        num_leaders: how many of the best data points the improvement of one objective is sought
+            around.
 
     Raises:
         TypeError, ValueError: if a number is not a positive whole one.
@@ -234,10 +235,12 @@ class _Improvement:
     def of(cls, request: Request, strategy: LogEIStrategy) -> "_Improvement":
         models = tuple(deepcopy(model).double().eval() for model in model_list(request.model))
         goal = request.goal
-        objective = goal.get("objective") or only_output
+        objective, constraints = check_outcomes(
+            models, goal.get("objective"), goal.get("outcome_constraints")
+        )
         sign = 1.0 if goal.get("maximize", True) else -1.0
-        constraints = tuple(goal.get("outcome_constraints") or ())
-        return cls(models, objective, sign, constraints, all_inputs(models).double(), strategy)
+        X = all_inputs(models).double()
+        return cls(models, objective or only_output, sign, constraints, X, strategy)
 
     @cached_property
     @torch.no_grad()
@@ -272,6 +275,8 @@ class _Improvement:
         Y = self._outputs(torch.cat([self.X, pending]), [values for *_, values in given])
         objective, improved = self._drawn_objective(Y, seed)
         best = improved.amax(1, keepdim=True)
+        # Where none is feasible, whatever is improves as much
+        none = best < -(torch.finfo(best.dtype).max ** 0.25)
         steps = draw_sobol_normal_samples(len(given), num_draws, seed=seed + len(given)).to(best)
 
         def logarithm(X: Tensor) -> Tensor:
@@ -280,7 +285,8 @@ class _Improvement:
                 means, variances = part.moments(model.transform_inputs(X))
                 draws.append(means + variances.sqrt().unsqueeze(1) * step)
             Y = self._outputs(X, draws)
-            values = log_fatplus(self.sign * objective(Y) - best, tau=TAU_RELU)
+            gains = self.sign * objective(Y) - best.masked_fill(none, 0.0)
+            values = log_fatplus(gains, tau=TAU_RELU).masked_fill(none, 0.0)
             if self.constraints:
                 values = values + compute_smoothed_feasibility_indicator(
                     list(self.constraints), Y, eta=1e-3, log=True, fat=True
@@ -307,20 +313,17 @@ class _Improvement:
         return part.beside(points, drawn), torch.cat([values.expand(-1, num_draws), drawn])
 
     def _drawn_objective(self, Y: Tensor, seed: int) -> tuple[Outcome, Tensor]:
-        """Return the objective of each joint draw, and its values (s, n) at outputs Y (s, n, m),
-        the worst of them where not feasible: of several objectives the volume in a direction of the
-        draw's own, the mean of which improves as the hypervolume does.
+        """Return the objective of each joint draw, and the merits (s, n) of outputs Y (s, n, m) by
+        it: of several objectives the volume in a direction of the draw's own, the mean of which
+        improves as the hypervolume does.
         """
         objective = self.objective
         num_draws = self.strategy.num_samples
         if isinstance(objective, Scalarisations):
             generator = torch.Generator().manual_seed(seed)
             objective = objective.redrawn(num_draws, generator).volume
-        values = self.sign * objective(Y.expand(num_draws, *Y.shape[1:]))
-        feasible = torch.ones_like(values, dtype=torch.bool)
-        for constraint in self.constraints:
-            feasible &= constraint(Y) <= 0
-        return objective, torch.where(feasible, values, values.amin(1, keepdim=True))
+        merits = OutcomePaths((), objective, self.constraints, self.sign)
+        return objective, merits.merit(Y.expand(num_draws, *Y.shape[1:]), self.X)
 
     def _outputs(self, X: Tensor, draws: Sequence[Tensor]) -> Tensor:
         """Return outputs (s, k, m) at X (k, d) for draws (k, s) of each in standardised units."""

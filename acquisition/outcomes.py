@@ -157,11 +157,11 @@ class OutcomePaths:
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return every function at X (..., q, d): (s, ..., q)."""
-        return self._merit(self._outputs([paths(X) for paths in self.parts]), X)
+        return self.merit(self._outputs([paths(X) for paths in self.parts]), X)
 
     def each(self, X: Tensor) -> Tensor:
         """Return function i at ``X[i]``: (s, q), for X (s, q, d)."""
-        return self._merit(self._outputs([paths.each(X) for paths in self.parts]), X)
+        return self.merit(self._outputs([paths.each(X) for paths in self.parts]), X)
 
     @torch.no_grad()
     def standing(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,7 +188,8 @@ class OutcomePaths:
             dim=-1,
         )
 
-    def _merit(self, Y: Tensor, X: Tensor) -> Tensor:
+    def merit(self, Y: Tensor, X: Tensor) -> Tensor:
+        """Return every function at points X where the outputs are Y (s, ..., q, m): (s, ..., q)."""
         value = self.sign * self.objective(Y)
         if not self.is_constrained:
             return value

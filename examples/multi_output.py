@@ -15,12 +15,12 @@ from botorch.sampling import SobolQMCNormalSampler
 from botorch.test_functions.multi_objective import DTLZ2
 from botorch.utils.multi_objective import Hypervolume, is_non_dominated
 
-from acquisition import Scalarisations
 from scalable_bo import ParallelThompsonSampling, PathwiseGP, fit, fit_exact
 
 NUM_POINTS = 2500
 NUM_FITTED = 200
-BATCH_SIZE = 80
+NUM_TRADE_OFFS = 8
+POINTS_EACH = 10
 problem = DTLZ2(dim=6, num_objectives=2, negate=True)
 bounds = problem.bounds.double()
 reference = problem.ref_point.double()
@@ -68,26 +68,28 @@ print(
     f" {hypervolume(torch.cat([Y, problem(improved)])):.4f}"
 )
 
-# %% Give each objective its own hyperparameters in a list of models. Choose a Thompson batch: each
-# path goes as far as it can in a direction of its own from the reference point
+# %% Give each objective its own hyperparameters in a list of models. Choose Thompson batches for
+# several trade-offs: each maximises the worse of two weighted outputs
 models = ModelListGP(
     *(
         fit(PathwiseGP(X, Y[:, [i]]), "subsets", num_subsets=3, num_steps=30, progress=False)
         for i in range(2)
     )
 )
-directions = Scalarisations.draw(BATCH_SIZE, reference, Y.amax(0), torch.Generator().manual_seed(0))
-sampler = ParallelThompsonSampling(
-    models,
-    bounds,
-    objective=directions,
-    num_candidates=2000,
-    num_rounds=5,
-    num_starts=3,
-    num_steps=50,
-    seed=0,
-)
-batch = sampler.generate(BATCH_SIZE)
+batch = X[:0]
+for number, share in enumerate(torch.linspace(0.1, 0.9, NUM_TRADE_OFFS).tolist()):
+    weights = torch.tensor([share, 1.0 - share], dtype=torch.float64)
+    sampler = ParallelThompsonSampling(
+        models,
+        bounds,
+        objective=lambda values, weights=weights: (weights * (values - reference)).amin(-1),
+        num_candidates=2000,
+        num_rounds=5,
+        num_starts=3,
+        num_steps=50,
+        seed=number,
+    )
+    batch = torch.cat([batch, sampler.generate(POINTS_EACH, X_pending=batch)])
 print(
     f"Thompson sampling: {len(X)} + {len(batch)} points, hypervolume"
     f" {hypervolume(torch.cat([Y, problem(batch)])):.4f}"

@@ -92,7 +92,7 @@ class ThompsonSampler(BaseSampler):
     Raises:
         TypeError, ValueError: for arguments out of their range; ``ValueError`` for several
             objectives or constraints with ``ask_seconds``, and for several objectives with a
-            strategy by name other than "auto" and "thompson".
+            strategy by name other than "auto", "thompson" and "log-ei".
     """
 
     def __init__(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -41,11 +42,6 @@ class _Limit:
         return self.sign * (Y[..., self.column] - self.bound)
 
 
-def first_output(Y: Tensor) -> Tensor:
-    """Return the values (...) of the one objective."""
-    return Y[..., 0]
-
-
 def acquisition_goal(
     goal: Goal,
     models: Sequence[PathwiseGP],
@@ -73,7 +69,7 @@ def acquisition_goal(
                 limits.append(_Limit(column, flip * side, bound))
     k = goal.num_objectives
     if k == 1:
-        return {"objective": first_output, "outcome_constraints": limits}
+        return {"objective": itemgetter((..., 0)), "outcome_constraints": limits}
     Y = _completed(models, data, *table)
     feasible = torch.ones(len(Y), dtype=torch.bool, device="cpu")
     for excess in limits:
@@ -82,7 +78,7 @@ def acquisition_goal(
     reference, best = _ends(Y.to(models[0].train_targets))
     for end in limits:
         if end.column < k and end.sign < 0:
-            reference[end.column] = end.bound
+            reference[end.column].clamp_(min=end.bound)
     return {
         "objective": Scalarisations.draw(q, reference, best, generator),
         "outcome_constraints": limits,

@@ -96,7 +96,8 @@ class Study:
         strategy: how points are chosen after the initial ones: ``"thompson"``, a maximiser of each
             of q functions in the whole space; ``"turbo"``, in a trust region around the best point,
             for many parameters; ``"regions"``, in the whole space and in regions of three sizes
-            around that point at once; ``"log-ei"``, expected improvement point by point;
+            around that point at once, both of one objective; ``"log-ei"``, expected improvement
+            point by point;
             ``"auto"``, by that for up to 8 points among up to 1000 values, for the first 4 of up to
             50 points, and by ``"thompson"`` for the others. All but ``"thompson"`` fit the
             surrogate of up to 1000 values again when they have grown by a tenth, and to their

@@ -201,6 +201,30 @@ def test_with_a_limit_the_improvement_counts_where_the_limit_is_kept(maximize: b
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("num_objectives", [1, 2])
+def test_while_no_value_keeps_a_limit_any_that_does_improves_as_much(num_objectives: int) -> None:
+    X = 0.8 * problems.uniform(15, 2)
+    Y = torch.stack([torch.sin(5.0 * X[:, 0]), X[:, 1] - X[:, 0], X.sum(1)], dim=1)
+    model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(1e-4))
+    limit = float(Y[:, 2].max()) + 0.1
+    objective: Any = lambda Y: Y[..., 0]  # noqa: E731
+    if num_objectives == 2:
+        ends = torch.full((2,), -2.0, dtype=torch.float64), Y[:, :2].amax(0)
+        objective = Scalarisations.draw(1, *ends, torch.Generator().manual_seed(0))
+    goal = {"objective": objective, "outcome_constraints": [lambda Y: limit - Y[..., 2]]}
+    request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), goal=goal)
+    points = 0.7 + 0.3 * problems.uniform(30, 2, seed=3)
+    found, error = mean_improvement(request, UNIT[:0], points)
+    posterior = model.posterior(points)
+    z = (posterior.mean[:, 2] - limit) / posterior.variance[:, 2].sqrt()
+    expected = torch.special.ndtr(z)
+    assert ((found - expected).abs() < 5.0 * error + 0.01).all()
+    assert expected.max() > 0.1
+    nearest = X[Y[:, 2].argmax()]
+    assert (_Improvement.of(request, LogEIStrategy()).leaders == nearest).all(1).any()
+
+
+@torch.no_grad()
 def test_of_a_transformed_outcome_its_own_values_are_drawn() -> None:
     X = problems.uniform(15, 2)
     Y = torch.exp(torch.sin(5.0 * X[:, :1]) + X[:, 1:])

@@ -680,8 +680,11 @@ def test_the_volume_grows_from_a_range_below_the_front_or_from_a_limit() -> None
     assert found.best.tolist() == [2.0, 4.0]
     # The front is 2 and 4 wide, and the worst second value near its end
     torch.testing.assert_close(found.reference, torch.tensor([-2.0, -0.9]).double())
-    limited = objective_of(front, a=(-0.5, None), b=(None, 9.0))
-    torch.testing.assert_close(limited.reference, torch.tensor([-0.5, -0.4]).double())
+    limited = objective_of(front, a=(-0.1, None), b=(None, 9.0))
+    torch.testing.assert_close(limited.reference, torch.tensor([-0.1, -0.4]).double())
+    # Nothing is known so far beyond the front
+    loose = objective_of(front, a=(-1e9, None))
+    torch.testing.assert_close(loose.reference, found.reference)
     alone = objective_of(front[:1])  # a front of one point counts as one deviation wide
     torch.testing.assert_close(alone.reference, torch.tensor([-0.1, 3.9]).double())
 
