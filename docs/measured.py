@@ -315,7 +315,7 @@ TABLES: dict[str, tuple[Callable[[], Rows | list[str]], str, tuple[str, ...]]] =
     "league": (
         lambda: league(["", "_noise", "_mixed", "_large", "_thousand"]),
         "python -m benchmarks.league --subset small | noisy | mixed | large | thousand`, and"
-        " `--problems bbob-f1-d5,… --batches 5 --budget 100 --noise 0.3",
+        " `--problems bbob-f1-d5,… --batches 5 --budget 100 --noise 0.1 | 0.3 | 1",
         ("optimisers*/optimisers_*.json",),
     ),
     "failing": (
