@@ -33,9 +33,8 @@ from acquisition.strategy import ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from surrogates import PathwiseGP, checks
 from surrogates.models.data import data_sets
-from surrogates.operators.differentiable import CrossCovariance
 from surrogates.operators.linalg import jittered_cholesky
-from surrogates.operators.tiles import KernelTiles
+from surrogates.operators.tiles import CrossCovariance, KernelTiles
 from surrogates.rules.data_set import DataSet
 
 # Searches a set that is more than a box

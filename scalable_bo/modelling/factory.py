@@ -24,9 +24,9 @@ from scalable_bo.modelling.training import SCALES, TrainingData
 from scalable_bo.storage.checkpoints import Checkpoint
 from surrogates import PathwiseGP, SamplePaths, Solver
 from surrogates.models.data import data_sets
-from surrogates.models.priors import ModerateLengthscalePrior
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.operators.main_effects import MainEffectsKernel
+from surrogates.rules.hyperparameters import ModerateLengthscalePrior
 
 MEAN_WEIGHTS = "mean_weights"
 WARPED = "warped"  # in a checkpoint's tensors if its values are: the number of the scale

@@ -152,10 +152,10 @@ def _fit(
             "mean_module": first.mean_module,
         }
         max_evaluations = MOST_EVALUATIONS
+    watch.begin(least)
     # In float64 whatever the surrogate's dtype: the optimiser's line search fails on float32
     # gradients.
     model = model_of_rows(data, rows, modules)
-    watch.begin(least)
     with suppress(_FitEndedError):  # the model has the best hyperparameters so far
         fit_exact(model, callback=watch, max_evaluations=max_evaluations)
     return model.eval()

@@ -8,21 +8,15 @@ K⁻¹ r. For every set
 """
 
 import math
-import operator
-from collections.abc import Callable
 from copy import copy, deepcopy
-from functools import partial
-from itertools import repeat
 from typing import Any, Self
 
 import gpytorch
 import torch
 from botorch.models import SingleTaskGP
-from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from torch import Tensor
 
-from surrogates.operators.forms import PROFILES, StationaryKernel, kind_of
-from surrogates.operators.main_effects import MainEffectsKernel, matern52
+from surrogates.operators.forms import covariance_of, refuse_second_derivatives
 from surrogates.rules.limits import noise_at
 
 
@@ -39,14 +33,14 @@ class BatchedGP(gpytorch.Module):
 
     def __init__(self, model: SingleTaskGP):
         super().__init__()
+        model.eval()  # the training inputs are then the transformed ones
+        data = model.train_inputs[0], model.train_targets
+        self.X, self.y = (part.detach().double() for part in data)
         parts = (model.mean_module, model.covar_module, model.likelihood)
         # At once: they may share parameters
         self.mean_module, self.covar_module, self.likelihood = deepcopy(parts)
         self.double().train()
         self.covariance = covariance_of(self.covar_module)
-        model.eval()  # the training inputs are then the transformed ones
-        data = model.train_inputs[0], model.train_targets
-        self.X, self.y = (part.detach().double() for part in data)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         memo |= {id(self.X): self.X, id(self.y): self.y}
@@ -121,51 +115,6 @@ class BatchedGP(gpytorch.Module):
             others[name].copy_(parameter)
 
 
-def covariance_of(kernel: Kernel) -> Callable[[Kernel, Tensor], Tensor]:
-    """Return what evaluates a kernel like this one, (kernel, X) to k(X, X) (b, m, m),
-    differentiable in the hyperparameters: in closed form, once, where ``kernel`` has one, and sums
-    of such.
-    """
-    if kind_of(kernel) is AdditiveKernel:
-        return partial(_summed, [covariance_of(part) for part in kernel.kernels])
-    if _is_of_main_effects(kernel):
-        return _of_main_effects
-    form = StationaryKernel.of(kernel)
-    if form is None or PROFILES[form.profile].nu < 1.0:
-        return _evaluated
-    return partial(_stationary, form.profile, form.active_dims)
-
-
-def _evaluated(kernel: Kernel, X: Tensor) -> Tensor:
-    return kernel(X).to_dense()
-
-
-def _summed(parts: list[Callable[[Kernel, Tensor], Tensor]], kernel: Kernel, X: Tensor) -> Tensor:
-    X = X if kernel.active_dims is None else X[..., kernel.active_dims]
-    return torch.stack(list(map(operator.call, parts, kernel.kernels, repeat(X)))).sum(0)
-
-
-def _of_main_effects(kernel: Kernel, X: Tensor) -> Tensor:
-    if X.requires_grad:  # the closed forms have no gradient in the points
-        return _evaluated(kernel, X)
-    lengthscale = kernel.base_kernel.lengthscale.reshape(-1)
-    K: Tensor = _MainEffectsCovariance.apply(X, lengthscale, kernel.outputscale)
-    return K
-
-
-def _stationary(profile: str, active_dims: Tensor | None, kernel: Kernel, X: Tensor) -> Tensor:
-    if X.requires_grad:
-        return _evaluated(kernel, X)
-    outputscale = X.new_ones(())
-    while isinstance(kernel, ScaleKernel):
-        outputscale = outputscale * kernel.outputscale
-        kernel = kernel.base_kernel
-    X = X if active_dims is None else X[..., active_dims]
-    lengthscale = kernel.lengthscale.reshape(-1)
-    K: Tensor = _StationaryCovariance.apply(X, lengthscale, outputscale, profile)
-    return K
-
-
 def log_normal(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """Return log N(y; mean, variance)."""
     return -0.5 * ((y - mean).square() / variance + variance.log() + math.log(2.0 * math.pi))
@@ -224,7 +173,7 @@ class _GaussianNLL(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, Tensor]:
-        _refuse_second_derivatives()
+        refuse_second_derivatives()
         inverse, alpha = ctx.saved_tensors
         grad_r = scale.unsqueeze(-1) * alpha
         return (
@@ -235,84 +184,4 @@ class _GaussianNLL(torch.autograd.Function):
                 alpha=-0.5,
             ),
             grad_r,
-        )
-
-
-class _StationaryCovariance(torch.autograd.Function):
-    """outputscale · κ(d²), d² = Σ_j (x_j − x'_j)² / ℓ_j²; with G the gradient with respect to K and
-    V = G ∘ outputscale κ'(d²),
-
-    ∂/∂ℓ_j = −(2 / ℓ_j) Σ_ik V_ik (z_ij − z_kj)², z = x / ℓ, whose sum is V's row and column sums
-    times z², less 2 zᵀ V z.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, X: Tensor, lengthscale: Tensor, outputscale: Tensor, profile: str
-    ) -> Tensor:
-        # Centred: the points of a set may be close together and far from 0
-        Z = (X - X.mean(-2, keepdim=True)) / lengthscale
-        norms = Z.square().sum(-1)
-        d2 = torch.baddbmm(norms.unsqueeze(-1) + norms.unsqueeze(-2), Z, Z.mT, alpha=-2.0)
-        d2.diagonal(dim1=-2, dim2=-1).zero_()
-        ctx.save_for_backward(Z, d2, lengthscale, outputscale)
-        ctx.profile = profile
-        K: Tensor = PROFILES[profile].value(d2, outputscale)
-        return K
-
-    @staticmethod
-    def backward(ctx: Any, G: Tensor) -> tuple[None, Tensor | None, Tensor | None, None]:
-        _refuse_second_derivatives()
-        Z, d2, lengthscale, outputscale = ctx.saved_tensors
-        sums, V = PROFILES[ctx.profile].contract(d2, G)
-        of_squares = (V.sum(-1) + V.sum(-2)).unsqueeze(-1) * Z.square()
-        moments = (of_squares - 2.0 * Z * (V @ Z)).flatten(0, -2).sum(0)
-        # One lengthscale for all inputs takes the sum
-        grad_lengthscale = -2.0 * outputscale * moments / lengthscale
-        return None, grad_lengthscale.sum_to_size(lengthscale.shape), sums.sum(), None
-
-
-def _is_of_main_effects(kernel: Kernel) -> bool:
-    """Whether a kernel is scaled main effects of all inputs."""
-    if type(kernel) is not ScaleKernel or kernel.batch_shape or kernel.active_dims is not None:
-        return False
-    effects = kernel.base_kernel
-    return type(effects) is MainEffectsKernel and effects.active_dims is None
-
-
-class _MainEffectsCovariance(torch.autograd.Function):
-    """outputscale · (1/d) Σ_j κ(r_j), r_j = √5 |x_j − x'_j| / ℓ_j, κ(r) = (1 + r + r²/3) exp(−r);
-    with G the gradient with respect to K,
-
-    ∂/∂ℓ_j = outputscale / (d ℓ_j) Σ_ik G_ik r² (1 + r) exp(−r) / 3, r = r_j of x_i and x_k.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, X: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
-        # One input after the other: their matrices stay in the cache
-        mean = torch.zeros_like(X[..., :1] + X[..., :1].mT)
-        slopes = []
-        for z in (X * (math.sqrt(5.0) / lengthscale)).unbind(-1):
-            r = (z.unsqueeze(-1) - z.unsqueeze(-2)).abs_()
-            value, fall = matern52(r)
-            slopes.append(fall.mul_(r).mul_(r))
-            mean += value / X.shape[-1]
-        ctx.save_for_backward(mean, lengthscale, outputscale, *slopes)
-        return outputscale * mean
-
-    @staticmethod
-    def backward(ctx: Any, G: Tensor) -> tuple[None, Tensor, Tensor]:
-        _refuse_second_derivatives()
-        mean, lengthscale, outputscale, *slopes = ctx.saved_tensors
-        flat = G.flatten()
-        moments = torch.stack([flat @ slope.flatten() for slope in slopes])
-        grad_lengthscale = outputscale * moments / (len(slopes) * lengthscale)
-        return None, grad_lengthscale, flat @ mean.flatten()
-
-
-def _refuse_second_derivatives() -> None:
-    if torch.is_grad_enabled():  # by `create_graph`
-        raise NotImplementedError(
-            "The likelihood of small data sets has first derivatives only. Leave out"
-            " `create_graph`, or differentiate GPyTorch's ExactMarginalLogLikelihood."
         )

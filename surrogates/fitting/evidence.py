@@ -172,7 +172,7 @@ class Evidence:
         """
         likelihood = model.likelihood
         kernel = model.covar_module
-        limits = list(lengthscale_limits(kernel, model.train_inputs[0]))
+        limits = lengthscale_limits(kernel, model.train_inputs[0])
         learned = [part.raw_lengthscale.requires_grad for part, _, _ in limits]
         noise_is_learned = (
             isinstance(likelihood, INFERRED_NOISE)

@@ -157,8 +157,8 @@ def is_function_of_its_parts(model: SingleTaskGP) -> bool:
         model.train_targets.ndim == 1
         and type(model).forward is SingleTaskGP.forward
         and type(model.likelihood) in (*INFERRED_NOISE, FixedNoiseGaussianLikelihood)
-        and not learned_elsewhere(model)
         and not any(isinstance(part, InducingPointKernel) for part in model.modules())
+        and not learned_elsewhere(model)
     )
 
 

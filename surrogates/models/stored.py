@@ -27,8 +27,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from surrogates.atomic import write_atomically
-from surrogates.models.priors import ModerateLengthscalePrior
 from surrogates.operators.forms import FORMS, KernelForm
+from surrogates.rules.hyperparameters import ModerateLengthscalePrior
 
 FORMAT = "scalable_bo model"
 VERSION = 2

@@ -3,9 +3,8 @@ backwards.
 
 A :class:`Basis` is a finite set of functions φ_1 … φ_N: the kernel at data points, random features.
 ``combine`` evaluates all combinations at all points, ``combine_rowwise`` each combination at points
-of its own, and ``CrossCovariance`` the functions of a kernel themselves, at few points. First
-derivatives have closed forms where the functions do; those of higher order are found tile by tile
-from the functions as expressions. Notation: X (m, d), W (N, s).
+of its own. First derivatives have closed forms where the functions do; those of higher order are
+found tile by tile from the functions as expressions. Notation: X (m, d), W (N, s).
 """
 
 import inspect
@@ -37,7 +36,6 @@ from surrogates.operators.terms import (
     together,
 )
 from surrogates.operators.tiles import (
-    ALL,
     KernelTiles,
     spans,
     tiled_matmul,
@@ -364,26 +362,6 @@ class _OwnGradient(torch.autograd.Function):
         check_unbatched(in_dims[3])
         X, gradient = _beside(info, in_dims, W, X, gradient)
         return _apart(info, W, _OwnGradient.apply(X, gradient, basis, W)), 0
-
-
-class CrossCovariance(torch.autograd.Function):
-    """k(X, Z), (m, n), from X and the tiles of k(·, Z), differentiable once in X; Z and all
-    hyperparameters are constants.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, X: Tensor, tiles: KernelTiles) -> Tensor:
-        ctx.tiles = tiles.between(X)
-        return ctx.tiles.tile(ALL, ALL)
-
-    @staticmethod
-    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None]:
-        if torch.is_grad_enabled():  # by `create_graph`
-            raise NotImplementedError(
-                "The covariance with given points has first derivatives only. Leave out"
-                " `create_graph`, or differentiate `kernel_values`."
-            )
-        return ctx.tiles.contract(ALL, ALL, G.contiguous().unsqueeze(0))[1], None
 
 
 for _function in (_Combine, _CombineRowwise):

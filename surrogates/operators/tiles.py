@@ -516,6 +516,26 @@ class GenericTiles(KernelTiles):
         return GenericTiles(deepcopy(self.kernel).to(dtype), self.X1.to(dtype), self.X2.to(dtype))
 
 
+class CrossCovariance(torch.autograd.Function):
+    """k(X, Z), (m, n), from X and the tiles of k(·, Z), differentiable once in X; Z and all
+    hyperparameters are constants.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, X: Tensor, tiles: KernelTiles) -> Tensor:
+        ctx.tiles = tiles.between(X)
+        return ctx.tiles.tile(ALL, ALL)
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None]:
+        if torch.is_grad_enabled():  # by `create_graph`
+            raise NotImplementedError(
+                "The covariance with given points has first derivatives only. Leave out"
+                " `create_graph`, or differentiate `kernel_values`."
+            )
+        return ctx.tiles.contract(ALL, ALL, G.contiguous().unsqueeze(0))[1], None
+
+
 def spans(length: int, size: int) -> Iterator[slice]:
     """Yield consecutive slices of at most ``size`` that cover ``range(length)``."""
     for start in range(0, length, size):

@@ -1,5 +1,5 @@
 """What the fits share: their checks, unconstrained coordinates of hyperparameters,
-and the prior term.
+the prior term, and a prior that GPyTorch does not have.
 """
 
 import math
@@ -12,7 +12,9 @@ from botorch.models import SingleTaskGP
 from gpytorch import Module
 from gpytorch.constraints import Interval
 from gpytorch.kernels import Kernel
+from gpytorch.priors import Prior
 from torch import Tensor
+from torch.distributions import constraints
 from torch.nn import Parameter
 
 from surrogates import checks
@@ -206,6 +208,39 @@ def log_prior(module: Module) -> Tensor:
         prior.log_prob(closure(part)).sum() for _, part, prior, closure, _ in module.named_priors()
     ]
     return torch.stack(terms).sum() if terms else torch.zeros((), device="cpu")
+
+
+class ModerateLengthscalePrior(Prior):
+    """Lengthscales ℓ near 1, the side of the unit cube: log p = −w (ℓ² + ℓ⁻²) + constant.
+
+    Unlike a log-normal prior it all but excludes what is far shorter than the points of a small
+    sample are apart, where the likelihood of few values takes any function for noise.
+
+    Args:
+        weight: w.
+
+    References:
+        The form that Optuna's ``GPSampler`` takes for inverse squared lengthscales.
+    """
+
+    arg_constraints: dict[str, Any] = {"weight": constraints.positive}
+    support = constraints.positive
+    weight: Tensor
+
+    def __init__(self, weight: float = 0.1) -> None:
+        super().__init__(validate_args=False)
+        self.register_buffer("weight", torch.as_tensor(weight, device="cpu"))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return -self.weight * (value.square() + value.square().reciprocal())
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> "ModerateLengthscalePrior":
+        """Return itself: it is the same for every lengthscale."""
+        return self
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        """Return the mode, 1, from which a fit may be started again."""
+        return torch.ones(sample_shape, device="cpu").to(self.weight)
 
 
 def _to_coordinate(parameter: Tensor, bounds: Interval | None) -> Tensor:

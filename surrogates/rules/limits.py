@@ -3,7 +3,6 @@ the arithmetic and random features can hold.
 """
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,8 +19,8 @@ INFERRED_NOISE = (GaussianLikelihood, HadamardGaussianLikelihood)
 LONGEST = 1e3  # times the range of an input: the kernel no longer depends on it
 
 
-def lengthscale_limits(kernel: Kernel, X: Tensor) -> Iterator[tuple[Kernel, Tensor, Tensor]]:
-    """Yield the parts of ``kernel`` with lengthscales, and the bounds of each, in their shape.
+def lengthscale_limits(kernel: Kernel, X: Tensor) -> list[tuple[Kernel, Tensor, Tensor]]:
+    """Return the parts of ``kernel`` with lengthscales, and the bounds of each, in their shape.
 
     The lengthscale of an input lies between a tenth of the median gap between its neighbouring
     values, and a thousand times its range; one for several inputs, between the least of the former
@@ -37,15 +36,17 @@ def lengthscale_limits(kernel: Kernel, X: Tensor) -> Iterator[tuple[Kernel, Tens
     # At a tenth of the gap every two values are uncorrelated
     lower = 0.1 * torch.stack([_gap(*pair) for pair in columns_and_widths])
     upper = LONGEST * torch.where(width > 0, width, 1.0)
+    limits = []
     for part, columns in parts_with_lengthscales(kernel, X.shape[-1]):
         if isinstance(part, PeriodicKernel):
             continue
         own = part.lengthscale
         columns = columns.to(points.device)
-        if own.shape[-1] == len(columns):
-            yield part, lower[columns].expand_as(own), upper[columns].expand_as(own)
-        else:
-            yield part, lower[columns].min().expand_as(own), upper[columns].max().expand_as(own)
+        shortest, longest = lower[columns], upper[columns]
+        if own.shape[-1] != len(columns):
+            shortest, longest = shortest.min(), longest.max()
+        limits.append((part, shortest.expand_as(own), longest.expand_as(own)))
+    return limits
 
 
 def resolution() -> float:

@@ -9,7 +9,8 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from surrogates import PathwiseGP
-from surrogates.fitting.batched import BatchedGP, batched_cholesky, covariance_of, gaussian_nll
+from surrogates.fitting.batched import BatchedGP, batched_cholesky, gaussian_nll
+from surrogates.operators.forms import covariance_of
 from tests import problems
 
 SETS = 3

@@ -25,8 +25,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from surrogates import CG, PathwiseGP, TanimotoKernel, VariationalGP, fit, multi_task_kernel
-from surrogates.models.priors import ModerateLengthscalePrior
 from surrogates.models.stored import METADATA
+from surrogates.rules.hyperparameters import ModerateLengthscalePrior
 from tests import problems
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data .* is not standardized")

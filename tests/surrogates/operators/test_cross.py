@@ -4,9 +4,8 @@ import pytest
 import torch
 from gpytorch.kernels import LinearKernel
 
-from surrogates.operators.differentiable import CrossCovariance
 from surrogates.operators.expressions import kernel_values
-from surrogates.operators.tiles import KernelTiles
+from surrogates.operators.tiles import CrossCovariance, KernelTiles
 from tests import problems
 
 

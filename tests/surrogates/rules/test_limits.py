@@ -45,7 +45,7 @@ def test_parts_of_a_kernel_have_ranges_of_their_own() -> None:
     kernel = RBFKernel(active_dims=[0]) + ScaleKernel(RBFKernel(active_dims=[1]))
     uppers = [upper.item() for _, _, upper in lengthscale_limits(kernel, X)]
     assert uppers == pytest.approx([1e4, 1e6])
-    assert not list(lengthscale_limits(PeriodicKernel(), X))
+    assert not lengthscale_limits(PeriodicKernel(), X)
 
 
 def test_what_lies_outside_is_put_on_the_bound_and_what_is_not_learned_stays() -> None:

@@ -5,7 +5,7 @@ import torch
 from gpytorch.kernels import MaternKernel
 
 from surrogates import PathwiseGP, fit
-from surrogates.models.priors import ModerateLengthscalePrior
+from surrogates.rules.hyperparameters import ModerateLengthscalePrior
 
 
 def test_it_has_its_mode_at_the_side_of_the_cube_and_excludes_short_lengthscales() -> None:
