@@ -1,48 +1,6 @@
 """The configuration of a study: a TOML file, checked strictly, and the space, objective and
-executor that it describes. The tables of the space are those of ``Space.to_dict``.
-
-[study]
-path = "runs/tuning"          # relative to this file; or, for many processes, a database:
-                              # storage = "postgresql+psycopg://user@host/database", name = "tuning"
-maximize = false              # or objectives = { cost = "minimize", accuracy = "maximize" }
-seed = 0
-outcome_constraints = { weight = { at_most = 10.0 } }
-
-[space]
-rate = { type = "float", low = 1e-5, high = 1.0, log = true }
-width = { type = "int", low = 8, high = 512 }
-optimizer = { type = "categorical", choices = ["adam", "sgd"] }
-epochs = 10                   # fixed
-
-[[constraints]]               # linear, or
-coefficients = { width = 1.0 }
-at_most = 256
-[[constraints]]
-function = "train:fits"       # of the parameters: whether they may be evaluated
-
-[objective]                   # needed to run
-function = "train:loss"       # or command = ["./simulate", "--quick"]
-
-[run]
-rounds = 20                   # in all
-batch = 50
-executor = "processes"        # threads, processes, dask or none
-workers = 4
-timeout = 600.0
-max_failures = 100
-retry = "once"                # for points that failed
-asynchronous = true           # keep all workers busy, do not wait for the last of a round
-seconds = 3600.0              # after which nothing more is begun
-callbacks = ["train:watch"]   # of the study, which they may `stop`, and of each round's report
-
-[[enqueue]]                   # evaluated first
-rate = 1e-3
-width = 64
-optimizer = "adam"
-
-[[data]]                      # added at the start
-file = "history.parquet"
-target = "loss"
+executor that it describes. ``docs/how-to/toml.md`` has a whole file; the tables of the space are
+those of ``Space.to_dict``.
 """
 
 from __future__ import annotations
