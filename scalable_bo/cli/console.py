@@ -9,27 +9,14 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
-from functools import wraps
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    NoReturn,
-    TypeVar,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, NoReturn, TypeVar, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 Item = TypeVar("Item")
-Options = TypeVar("Options", bound="DataclassInstance")
 
 
 class _FlagsWithoutType:
@@ -140,13 +127,6 @@ def optional(
     return None if text is None else read(text, option)
 
 
-def check_device(name: str) -> None:
-    """Require the name of a device that is there."""
-    from surrogates import checks
-
-    checks.device("device", name)
-
-
 def check_folder(folder: Path) -> None:
     """Make the folder, and find out now rather than after the first round that it cannot be written
     to.
@@ -159,29 +139,6 @@ def check_folder(folder: Path) -> None:
         ) from error
     if not os.access(folder, os.W_OK):
         raise ValueError(f"`out` must be a folder to write to, and {folder} is read-only.")
-
-
-def in_several_processes() -> bool:
-    """Return whether ``torchrun`` has started other processes beside this one."""
-    return "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
-def under_torchrun(run: Callable[[Options], None]) -> Callable[[Options], None]:
-    """Let a command that is a dataclass share its work with the other processes that ``torchrun``
-    has started; the first alone prints and writes.
-    """
-
-    @wraps(run)
-    def run_in_all(command: Options) -> None:
-        if not in_several_processes():
-            run(command)
-            return
-        from scalable_bo.experiments.torchrun import one_voice
-
-        with one_voice() as own:
-            run(replace(command, **own))
-
-    return run_in_all
 
 
 @contextmanager

@@ -4,23 +4,16 @@ said of them in the end. Quick to import.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from scalable_bo.cli.console import (
-    bad_input,
-    check_device,
-    check_folder,
-    count,
-    interruptible,
-    stop,
-    under_torchrun,
-)
+from scalable_bo.cli.console import bad_input, check_folder, count, interruptible, stop
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -70,14 +63,25 @@ class Benchmark(ABC):
             TypeError, ValueError: if an option is wrong.
         """
 
-    @under_torchrun
     def run(self) -> None:
-        """Run the cells. Ctrl-C, memory that is not there, or a file that cannot be written, ends
-        the command with one line that says what has been written.
+        """Run the cells, together with the other processes that ``torchrun`` has started, of which
+        the first alone prints and writes. Ctrl-C, memory that is not there, or a file that cannot
+        be written, ends the command with one line that says what has been written.
         """
+        if "TORCHELASTIC_RUN_ID" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
+            self._run()
+            return
+        from scalable_bo.experiments.torchrun import one_voice
+
+        with one_voice() as own:
+            replace(self, **own)._run()
+
+    def _run(self) -> None:
         with bad_input():
+            from surrogates import checks
+
             plan = self.plan()
-            check_device(self.device)
+            checks.device("device", self.device)
             for cell in {(type(cell), cell.source): cell for cell in plan.cells}.values():
                 cell.check_files()
             check_folder(self.out)
