@@ -7,6 +7,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -151,15 +152,11 @@ def _line(x: Sequence[float], values: list[list[Record]], style: dict[str, Any])
 
 def _mean_seconds(runs: list[Record]) -> list[float]:
     """Return the seconds passed before each round and after the last, mean over runs."""
-    seconds = [0.0]
-    for rounds in zip(*(run["rounds"] for run in runs), strict=True):
-        seconds.append(
-            seconds[-1]
-            + statistics.fmean(
-                entry["seconds_solve"] + entry["seconds_acquisition"] for entry in rounds
-            )
-        )
-    return seconds
+    means = (
+        statistics.fmean(entry["seconds_solve"] + entry["seconds_acquisition"] for entry in rounds)
+        for rounds in zip(*(run["rounds"] for run in runs), strict=True)
+    )
+    return list(accumulate(means, initial=0.0))
 
 
 def colour_of(index: int) -> str:

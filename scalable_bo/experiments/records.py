@@ -56,18 +56,6 @@ def write_record(path: Path, record: Record) -> None:
     write_atomically(path, f"{text}\n".encode())
 
 
-def read_record(path: Path) -> Record:
-    """Read what ``write_record`` wrote.
-
-    Raises:
-        ValueError: if the file holds something else.
-    """
-    record = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(record, dict):
-        raise ValueError(f"`path` must be a record, and {path} is none.")
-    return record
-
-
 def read_records(
     folder: Path, pattern: str, experiments: Collection[str], *, unfinished: bool = False
 ) -> dict[Path, Record]:
@@ -97,9 +85,10 @@ def finished_record(path: Path, settings: dict[str, Any]) -> Record | None:
 def existing_record(path: Path) -> Record | None:
     """Return the record at ``path``, or ``None`` if nothing or something else is there."""
     try:
-        return read_record(path)
+        record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+    return record if isinstance(record, dict) else None
 
 
 def differences(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:

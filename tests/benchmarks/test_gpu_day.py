@@ -13,7 +13,7 @@ import pytest
 from benchmarks import gpu_day
 from benchmarks.gpu_day import STAGES, Day, DayStep, best_solver, run_stage
 from scalable_bo.experiments.cells import files
-from scalable_bo.experiments.records import Record, read_record, write_record
+from scalable_bo.experiments.records import Record, existing_record, write_record
 
 
 def python(name: str, code: str) -> DayStep:
@@ -30,7 +30,9 @@ def run(day: Day, *steps: DayStep) -> int:
 
 
 def found(day: Day, step: DayStep) -> Record:
-    return read_record(files(step, day.folder)[0])
+    record = existing_record(files(step, day.folder)[0])
+    assert record is not None
+    return record
 
 
 def test_a_step_that_fails_is_recorded_and_does_not_stop_the_others(day: Day) -> None:

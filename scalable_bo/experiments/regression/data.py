@@ -54,11 +54,6 @@ class Hyperparameters:
     lengthscale: tuple[float, ...]
 
 
-def is_table(data: str) -> bool:
-    """Return whether ``data`` is the path of a user's table, and not the name of a data set."""
-    return data.endswith(TABLE_ENDINGS)
-
-
 def find_data_dir(data_dir: Path | None) -> Path:
     """Return the folder of the data sets.
 

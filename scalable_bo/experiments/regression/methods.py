@@ -124,11 +124,12 @@ def solver_within(
     return solver
 
 
-def _exact(name: str) -> RegressionMethod:
-    """Return the method that solves the full system with the named solver."""
-    heeds = {"sgd": ("sgd_steps",), "cholesky": ()}.get(name, ("tolerance", "max_epochs"))
+def _exact(
+    solver: str | Solver, heeds: tuple[str, ...] = ("tolerance", "max_epochs")
+) -> RegressionMethod:
+    """Return the method that solves the full system with this solver."""
     return RegressionMethod(
-        lambda problem: problem.model(solver_within(name, len(problem.X), problem.budget)), heeds
+        lambda problem: problem.model(solver_within(solver, len(problem.X), problem.budget)), heeds
     )
 
 
@@ -150,6 +151,8 @@ def _inducing(
 
 
 REGRESSION_METHODS = {name: _exact(name) for name in SOLVERS} | {
+    "sgd": _exact("sgd", ("sgd_steps",)),
+    "cholesky": _exact("cholesky", ()),
     "sgd-inducing": RegressionMethod(
         lambda problem: _inducing(problem, solver_within("sgd", len(problem.X), problem.budget)),
         ("sgd_steps", "num_points"),
@@ -170,9 +173,7 @@ def regression_method(solver: str | Solver) -> RegressionMethod:
         ValueError: if there is none; the message lists those there are.
     """
     if from_outside(solver) is not None:
-        return RegressionMethod(
-            lambda problem: problem.model(solver_within(solver, len(problem.X), problem.budget)), ()
-        )
+        return _exact(solver, ())
     return REGRESSION_METHODS[checks.one_of("solver", solver, REGRESSION_METHODS)]
 
 

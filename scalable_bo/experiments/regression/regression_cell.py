@@ -34,11 +34,11 @@ from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.regression.data import (
     NUM_SPLITS,
+    TABLE_ENDINGS,
     Hyperparameters,
     RegressionData,
     check_data_set,
     digest,
-    is_table,
     load_hyperparameters,
     load_regression_data,
     read_numbers,
@@ -130,8 +130,8 @@ class RegressionCell(Cell[Loaded]):
 
     @property
     def is_table(self) -> bool:
-        """Whether the data are a user's table."""
-        return is_table(self.data)
+        """Whether the data are a user's table, and not the name of a data set."""
+        return self.data.endswith(TABLE_ENDINGS)
 
     @property
     def label(self) -> str:

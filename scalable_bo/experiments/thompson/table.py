@@ -118,8 +118,10 @@ def thompson_table(records: Sequence[Record]) -> str:
         preset = record["settings"]["preset"]
         groups.setdefault((preset["name"], _sizes(record)), []).append(record)
     for (name, sizes), group in groups.items():
-        base = _published_preset(name)
-        about = f"{sizes}. {_machine(group[0])}{PUBLISHED_RUNS.get(base, '')}"
+        # The preset that a varied one was made from
+        base = next((one for one in THOMPSON_PRESETS if name.startswith(f"{one}-")), name)
+        machine = "On {device} ({cpu}, {threads} threads).".format(**group[0]["environment"])
+        about = f"{sizes}. {machine}{PUBLISHED_RUNS.get(base, '')}"
         text += ["", f"## {name}", "", about, "", *markdown(_rows(base, summarise(group)))]
     return "\n".join([*text, "", *([] if records else ["No records yet."])]) + "\n"
 
@@ -144,11 +146,6 @@ def _rows(preset: str, summaries: list[Summary]) -> list[list[str]]:
     return rows
 
 
-def _published_preset(name: str) -> str:
-    """Return the preset that a varied one was made from."""
-    return next((one for one in THOMPSON_PRESETS if name.startswith(f"{one}-")), name)
-
-
 def _sizes(record: Record) -> str:
     preset = record["settings"]["preset"]
     words = [
@@ -161,8 +158,3 @@ def _sizes(record: Record) -> str:
         )
     words += [words_of for key, value, words_of in _AS_PUBLISHED if preset.get(key) == value]
     return "; ".join(words)
-
-
-def _machine(record: Record) -> str:
-    environment = record["environment"]
-    return f"On {environment['device']} ({environment['cpu']}, {environment['threads']} threads)."

@@ -12,8 +12,8 @@ import torch
 from scalable_bo.experiments import records
 from scalable_bo.experiments.records import (
     describe_environment,
+    existing_record,
     peak_memory_bytes,
-    read_record,
     reset_peak_memory,
     write_record,
 )
@@ -26,7 +26,7 @@ def test_what_is_written_is_read_back_and_numbers_that_are_not_finite_become_nul
 ) -> None:
     path = tmp_path / "made" / "record.json"
     write_record(path, {"rounds": [{"residual": math.nan, "best": 1.5}], "q": (1, 2)})
-    assert read_record(path) == {"rounds": [{"residual": None, "best": 1.5}], "q": [1, 2]}
+    assert existing_record(path) == {"rounds": [{"residual": None, "best": 1.5}], "q": [1, 2]}
     assert [file.name for file in path.parent.iterdir()] == ["record.json"]
 
 
@@ -42,7 +42,7 @@ def test_a_failed_write_leaves_the_former_record_and_nothing_else(
     monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_record(path, {"round": 2})
-    assert read_record(path) == {"round": 1}
+    assert existing_record(path) == {"round": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
 
 
