@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
@@ -306,7 +306,9 @@ class Evaluator:
                     del left[culprit]
                     yield [Evaluation.failed(culprit, loss.reason)]
                 suspects = 0 if len(chosen) == 1 else self._max_suspects
-            self._replace_executor()
+            self._end_executor()
+            self._workers = []
+            self.executor = self._make()
 
     def _follow(
         self, points: dict[int, dict[str, Any]], left: dict[int, dict[str, Any]], *, alone: bool
@@ -386,10 +388,15 @@ class Evaluator:
     ) -> _Loss | None:
         """Send points to the executor, whose futures go to ``done``; return how it was lost."""
         assert self.executor is not None
-        evaluate = self._in_its_place()
+        evaluate: Callable[[int, dict[str, Any]], Evaluation] = self._evaluate
+        is_pool = isinstance(self.executor, ProcessPoolExecutor)
+        if is_pool:
+            is_ours = self._make is not None
+            evaluate = partial(_evaluate_in_worker, processes.own_mark(), is_ours, evaluate)
         try:
             for id, params in points.items():
-                with self._adopting():
+                # A pool may start a process
+                with processes.adopting() if is_pool else nullcontext():
                     future = self.executor.submit(evaluate, id, params)
                 processes.watch(self._find_workers())
                 self._futures[future] = id
@@ -416,29 +423,11 @@ class Evaluator:
         left.update(further)
         return further
 
-    def _in_its_place(self) -> Callable[[int, dict[str, Any]], Evaluation]:
-        """Return what evaluates points where the executor does."""
-        if not isinstance(self.executor, ProcessPoolExecutor):
-            return self._evaluate
-        mark = processes.own_mark()
-        return partial(_evaluate_in_worker, mark, self._make is not None, self._evaluate)
-
-    def _adopting(self) -> AbstractContextManager[None]:
-        """Return the context in which a pool of processes may start one."""
-        is_pool = isinstance(self.executor, ProcessPoolExecutor)
-        return processes.adopting() if is_pool else nullcontext()
-
     def _find_workers(self) -> list[int]:
         """Return the processes of a pool, which forgets them in its shutdown. Python 3.14 has
         `kill_workers` for what needs them.
         """
         return list(getattr(self.executor, "_processes", None) or self._workers)
-
-    def _replace_executor(self) -> None:
-        assert self._make is not None
-        self._end_executor()
-        self._workers = []
-        self.executor = self._make()
 
     def _end_executor(self) -> None:
         """End an executor at once: processes that hang would keep this one from ending."""

@@ -119,10 +119,7 @@ class Command:
     def close(self) -> None:
         """Kill what runs; close the input of idle processes, and kill those that do not end."""
         self.stop()
-        idle = []
-        with suppress(Empty):
-            while True:
-                idle.append(self._idle.get_nowait())
+        idle = list(iter(self._take_idle, None))
         for process in idle:
             process.close_input()
         end = time.monotonic() + processes.SECONDS_TO_END
@@ -152,7 +149,7 @@ class Command:
             if self._num_stops > num_stops:
                 raise _EndedError("the program was stopped")
             evaluation = read(process.ask(line, timeout))
-            usable = not process.is_out_of_step
+            usable = not process.output  # it has said no more than it was asked for
             return evaluation
         except _EndedError:
             raise
@@ -218,11 +215,6 @@ class _Process:
             os.set_blocking(stream.fileno(), False)
         return cls(popen, mark)
 
-    @property
-    def is_out_of_step(self) -> bool:
-        """Whether it has said more than it was asked for."""
-        return bool(self.output)
-
     def has_ended(self) -> bool:
         return self._end_status() is not None
 
@@ -272,11 +264,6 @@ class _Process:
         answer, _, rest = self.output.partition(b"\n")
         self.output = rest
         return bytes(answer)
-
-    def last_complaint(self) -> str:
-        """Return the last line of stderr."""
-        lines = self.complaints.decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def close_input(self) -> None:
         """Let it end by itself."""
@@ -342,7 +329,9 @@ _numbers = count()  # of the programs of this process
 
 
 def _failed(id: int, process: _Process, error: _NoAnswerError) -> Evaluation:
-    complaint = process.last_complaint()
+    """Return the failure of a point, with the last line of stderr."""
+    lines = process.complaints.decode(errors="replace").split("\n")
+    complaint = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return Evaluation.failed(id, f"{error}{f'; stderr: {complaint}' if complaint else ''}")
 
 

@@ -47,6 +47,7 @@ class RoundProgress:
         self._enabled = bool(enabled)
         self._pause = 5.0  # in seconds, before the bar, or a line of ``status``
         self._due = time.monotonic() + self._pause
+        in_notebook = self._console.is_jupyter and find_spec("ipywidgets") is not None
         self._bar = Progress(
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -55,7 +56,7 @@ class RoundProgress:
             TextColumn("{task.description}", markup=False),
             console=self._console,
             transient=True,
-            disable=enabled is False or not _can_show_a_bar(self._console),
+            disable=enabled is False or not (self._console.is_terminal or in_notebook),
         )
         self._task = self._bar.add_task("", total=total)
         self._log = _LinesOf(self)
@@ -186,12 +187,6 @@ class _LinesOf(logging.Handler):
     def detach(self) -> None:
         self._logger.removeHandler(self)
         self._logger.setLevel(self._level_before)
-
-
-def _can_show_a_bar(console: Console) -> bool:
-    """Return whether a console is a terminal, or a notebook that has the widgets for it."""
-    in_notebook = console.is_jupyter and find_spec("ipywidgets") is not None
-    return console.is_terminal or in_notebook
 
 
 def reset_peak_of_process() -> None:

@@ -45,38 +45,27 @@ class Allowance:
         burst: at once.
         per_second: that come back.
         most_addresses: that are remembered, the latest ones.
-        clock: seconds that never go back.
     """
 
-    def __init__(
-        self,
-        burst: float,
-        per_second: float,
-        most_addresses: int = 10_000,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, burst: float, per_second: float, most_addresses: int = 10_000) -> None:
         self._burst = burst
         self._per_second = per_second
         self._most_addresses = most_addresses
-        self._clock = clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def has_some(self, address: str) -> bool:
-        """Return whether an address may make another wrong request."""
-        return self._of(address) >= 1.0
 
     def charge(self, address: str) -> None:
         """Count a wrong request; of too many addresses, the oldest are forgotten."""
-        self._left[address] = max(self._of(address) - 1.0, 0.0), self._clock()
+        self._left[address] = max(self.of(address) - 1.0, 0.0), time.monotonic()
         self._left.move_to_end(address)
         if len(self._left) > self._most_addresses:
             self._left.popitem(last=False)
 
-    def _of(self, address: str) -> float:
+    def of(self, address: str) -> float:
+        """Return how many an address may make now, another one from 1 on."""
         if address not in self._left:
             return self._burst
         left, at = self._left[address]
-        return min(self._burst, left + self._per_second * (self._clock() - at))
+        return min(self._burst, left + self._per_second * (time.monotonic() - at))
 
 
 class Gate:
@@ -119,7 +108,7 @@ class Gate:
                     allowance.charge(address)
             await send(message)
 
-        if not allowance.has_some(address):
+        if allowance.of(address) < 1.0:
             await answer(send, 429, {"detail": "too many wrong requests"}, (b"retry-after", b"1"))
             return
         if not is_holder:

@@ -171,7 +171,9 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
         "goal": f"{goal}, over {shorten(', '.join(snapshot.space.names), 120)}",
         "best": None if best is None else rows.values[best].item(),
         "found": found_so_far(snapshot),
-        "best_params": None if best is None else _params_of(snapshot, best),
+        "best_params": (
+            None if best is None else describe_params(snapshot.space.to_dicts(rows.X[[best]])[0])
+        ),
         "num_observations": len(rows.observed),
         "num_failed": len(rows.reasons),
         "num_pending": len(rows) - rows.num_told,
@@ -186,10 +188,6 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
         shown["front"] = draw(views.front(snapshot))
     shown["history"] = draw(views.history(snapshot))
     return shown | {"lines": _lines(snapshot)}
-
-
-def _params_of(snapshot: Snapshot, row: int) -> str:
-    return describe_params(snapshot.space.to_dicts(snapshot.rows.X[row : row + 1])[0])
 
 
 def _lines(snapshot: Snapshot) -> dict[str, Any]:
