@@ -34,14 +34,15 @@ class LeagueCommand(Benchmark):
     again. Optimisers and problems whose packages are not installed are named and left out.
 
     Args:
-        subset: problems: smoke, small, bbob, bbob-all, mixed, noisy, failing, large, largescale,
-            thousand, or night for the first of each kind.
+        subset: problems: smoke, small, bbob, bbob-all, mixed, noisy, failing, valleys, fronts,
+            fronts-large, large, largescale, thousand, or night for the first of each kind.
         optimisers: optimisers, separated by commas, instead of the subset's: strategies of a study
             such as auto, thompson, log-ei, turbo; optuna-gp, optuna-tpe, optuna-cmaes,
-            botorch-qlognei, botorch-qlognei-worst, botorch-turbo, cma, sobol, ax; ax-auto and
-            optuna-auto for ours inside of Ax and Optuna.
+            optuna-nsga2, botorch-qlognei, botorch-qlognei-worst, botorch-qlognehvi, botorch-turbo,
+            cma, sobol, ax; ax-auto and optuna-auto for ours inside of Ax and Optuna.
         problems: problems, separated by commas, instead of the subset's: hartmann-6, bbob-f15-d5,
-            bbob-mixint-f3-d5, bbob-largescale-f8-d80, tune-digits, failing-ball.
+            bbob-mixint-f3-d5, bbob-largescale-f8-d80, tune-digits, failing-ball, valley-6-1e4,
+            front-zdt1.
         seeds: seeds, such as 0-4; by default the subset's.
         batches: sizes of batches, such as 1,5, instead of the subset's.
         budget: evaluations, instead of the subset's.

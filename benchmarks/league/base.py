@@ -17,45 +17,56 @@ from scalable_bo.study.study import Study
 
 
 class Optimiser(ABC):
-    """Minimises a function over a space.
+    """Minimises a function over a space, or several at once.
 
     Args:
         space: where.
         seed: of everything random here.
         q: points of a batch; the last one may be smaller.
+        num_objectives: k, all to be minimised.
     Attributes:
         X: (n, d) the points so far.
-        values: (n,) theirs, as observed; NaN where an evaluation failed.
+        values: (n,) theirs, as observed, or (n, k) of several objectives; NaN where an evaluation
+            failed.
     """
 
-    def __init__(self, space: Space, seed: int, q: int) -> None:
+    def __init__(self, space: Space, seed: int, q: int, num_objectives: int = 1) -> None:
         self.space = space
         self.seed = seed
         self.q = q
+        self.num_objectives = num_objectives
         self.X = torch.empty(0, space.dim, dtype=torch.float64)
-        self.values = torch.empty(0, dtype=torch.float64)
+        shape = (0, num_objectives) if num_objectives > 1 else (0,)
+        self.values = torch.empty(shape, dtype=torch.float64)
 
     @abstractmethod
     def ask(self, q: int) -> Tensor:
         """Return the next q points (q, d)."""
 
     def tell(self, X: Tensor, values: Tensor) -> None:
-        """Take the values (q,) of the points that were asked last."""
+        """Take the values (q,) or (q, k) of the points that were asked last."""
         self.X = torch.cat([self.X, X])
         self.values = torch.cat([self.values, values])
 
+    @property
+    def best(self) -> Tensor:
+        """The row (1,) of the best observed point, or all rows (n,) where objectives compete."""
+        if self.num_objectives > 1:
+            return torch.arange(len(self.X))
+        return self.values.nan_to_num(nan=math.inf).argmin()[None]
+
     def recommend(self) -> Tensor:
-        """Return the point (d,) that the optimiser would use: the best observed one, unless it
+        """Return the points (r, d) that the optimiser would use: the best observed ones, unless it
         knows better.
         """
-        return self.X[self.values.nan_to_num(nan=math.inf).argmin()]
+        return self.X[self.best]
 
 
 class SobolSearch(Optimiser):
     """Points of a scrambled Sobol sequence, whatever their values are."""
 
-    def __init__(self, space: Space, seed: int, q: int) -> None:
-        super().__init__(space, seed, q)
+    def __init__(self, space: Space, seed: int, q: int, num_objectives: int = 1) -> None:
+        super().__init__(space, seed, q, num_objectives)
         self._design = Design(space, seed)
         self._num_drawn = 0
 
@@ -68,13 +79,17 @@ class StudySearch(Optimiser):
     """A ``Study`` with its defaults but for the strategy.
 
     Args:
-        space, seed, q: as of all optimisers.
+        space, seed, q, num_objectives: as of all optimisers.
         strategy: as in ``Study``.
     """
 
-    def __init__(self, space: Space, seed: int, q: int, strategy: str) -> None:
-        super().__init__(space, seed, q)
-        self._study = Study(space, maximize=False, seed=seed, strategy=strategy)
+    def __init__(
+        self, space: Space, seed: int, q: int, strategy: str, num_objectives: int = 1
+    ) -> None:
+        super().__init__(space, seed, q, num_objectives)
+        objectives = {f"f{number}": "minimize" for number in range(num_objectives)}
+        goal = {"maximize": False} if num_objectives == 1 else {"objectives": objectives}
+        self._study = Study(space, seed=seed, strategy=strategy, **goal)
         self._ids: list[int] = []
 
     def ask(self, q: int) -> Tensor:
@@ -87,4 +102,6 @@ class StudySearch(Optimiser):
         self._study.tell(self._ids, values)
 
     def recommend(self) -> Tensor:
-        return self.space.from_dicts([self._study.recommend()])[0]
+        if self.num_objectives > 1:
+            return super().recommend()
+        return self.space.from_dicts([self._study.recommend()])

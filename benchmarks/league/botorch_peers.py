@@ -2,7 +2,7 @@
 
 BoTorch draws from torch's global generator, which is left alone: these runs do not repeat exactly.
 
-Notation: U (n, e) points of the unit cube, Y (n, 1) values of which the largest is best.
+Notation: U (n, e) points of the unit cube, Y (n, k) values of which the largest are best.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from contextlib import suppress
 from typing import Any
 
 import torch
+from botorch.acquisition.acquisition import AcquisitionFunction
 from botorch.acquisition.logei import qLogNoisyExpectedImprovement
+from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
 from botorch.exceptions.errors import ModelFittingError
 from botorch.fit import fit_gpytorch_mll
 from botorch.generation.sampling import MaxPosteriorSampling
 from botorch.models import SingleTaskGP
 from botorch.optim.optimize import optimize_acqf
+from botorch.utils.multi_objective.hypervolume import infer_reference_point
+from botorch.utils.multi_objective.pareto import is_non_dominated
 from botorch.utils.sampling import draw_sobol_samples
 from gpytorch.constraints import Interval
 from gpytorch.kernels import MaternKernel, ScaleKernel
@@ -32,10 +36,12 @@ from scalable_bo.space.space import Space
 
 class ExpectedImprovementSearch(Optimiser):
     """``SingleTaskGP`` and ``qLogNoisyExpectedImprovement``, q points jointly, after 2 (e + 1)
-    Sobol points; integers and choices by rounding.
+    Sobol points; integers and choices by rounding. Several objectives have independent models and
+    the improvement of their hypervolume, from a reference point that BoTorch infers, one point of
+    a batch after the other.
 
     Args:
-        space, seed, q: as of all optimisers.
+        space, seed, q, num_objectives: as of all optimisers.
         failed: "out" to leave points out that failed, "worst" to give them the worst value so far.
         num_restarts, raw_samples, max_iterations: of ``optimize_acqf``.
     """
@@ -49,8 +55,9 @@ class ExpectedImprovementSearch(Optimiser):
         num_restarts: int = 10,
         raw_samples: int = 512,
         max_iterations: int = 200,
+        num_objectives: int = 1,
     ) -> None:
-        super().__init__(space, seed, q)
+        super().__init__(space, seed, q, num_objectives)
         self._failed = failed
         self._search: dict[str, Any] = {
             "num_restarts": num_restarts,
@@ -63,16 +70,27 @@ class ExpectedImprovementSearch(Optimiser):
     def ask(self, q: int) -> Tensor:
         if len(self.X) < self._num_initial:
             return self._design.ask(q)
-        known = self.values.isfinite()
-        values = torch.where(known, self.values, self.values[known].amax())
+        Y = -self.values.view(len(self.X), -1)
+        known = Y.isfinite().all(1)
         used = known | (self._failed == "worst")
         U = self.space.normalize(self.X[used])
+        Y = torch.where(known[:, None], Y, Y[known].amin(0))[used]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = SingleTaskGP(U, -values[used, None])
+            model = SingleTaskGP(U, Y)
             fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
-            improvement = qLogNoisyExpectedImprovement(model, U, prune_baseline=True)
-            candidates, _ = optimize_acqf(improvement, self.space.cube, q, **self._search)
+            several = self.num_objectives > 1
+            improvement: AcquisitionFunction
+            if several:
+                corner = infer_reference_point(Y[is_non_dominated(Y)])
+                improvement = qLogNoisyExpectedHypervolumeImprovement(
+                    model, corner, U, prune_baseline=True
+                )
+            else:
+                improvement = qLogNoisyExpectedImprovement(model, U, prune_baseline=True)
+            candidates, _ = optimize_acqf(
+                improvement, self.space.cube, q, sequential=several, **self._search
+            )
         return self.space.unnormalize(candidates.clamp(0.0, 1.0))
 
 

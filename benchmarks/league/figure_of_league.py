@@ -17,7 +17,7 @@ from scalable_bo.experiments.records import Record
 HUES = (
     *COLOURS,
     *("#000000", "#882255", "#999933", "#44AA99", "#DDCC77", "#332288", "#AA4499", "#117733"),
-    "#661100",
+    *("#661100", "#DDAA33", "#BB5566"),
 )
 
 

@@ -1,7 +1,7 @@
 """A cell of the league: an optimiser on a problem, for a number of evaluations in batches.
 
 Regret is what a noiseless value lies above the optimum; where the optimum is not known, as in
-tuning, it is the value itself.
+tuning, it is the value itself. Of several objectives it is the hypervolume that all points lack.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import ClassVar
 
 import torch
 
-from benchmarks.league.registry import OPTIMISERS, make_optimiser
+from benchmarks.league.fronts import FRONTS
+from benchmarks.league.registry import FRONT_OPTIMISERS, OPTIMISERS, make_optimiser
 from benchmarks.league.tasks import Task, make_task
 from scalable_bo.experiments.cells import Cell, Status
 from scalable_bo.experiments.formats import number
@@ -49,7 +50,8 @@ class OptimiserCell(Cell[Task]):
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.one_of("optimiser", self.optimiser, OPTIMISERS)
+        known = FRONT_OPTIMISERS if self.problem in FRONTS else OPTIMISERS
+        checks.one_of("optimiser", self.optimiser, known)
         checks.positive_int("q", self.q)
         checks.positive_int("budget", self.budget)
         checks.integer("seed", self.seed, 0)
@@ -95,7 +97,7 @@ class OptimiserCell(Cell[Task]):
             "complete": failure is None,
             "failure": failure,
             "optimum": optimum,
-            "range": None if sample is None or optimum is None else float(sample.max()) - optimum,
+            "range": data.spread(sample),
             # (evaluations, regret of the best observed point) whenever that is another
             "trace": run.trace,
             "regret": run.trace[-1][1] if run.trace else None,
@@ -112,7 +114,11 @@ class OptimiserCell(Cell[Task]):
     def _optimise(self, run: _Run, task: Task, scale: float, on_status: Status) -> None:
         """Run the optimiser to its end, with noise of standard deviation ``scale``."""
         generator = torch.Generator().manual_seed(self.seed)
-        optimiser = make_optimiser(self.optimiser, task.space, self.seed, self.q)
+        optimiser = make_optimiser(
+            self.optimiser, task.space, self.seed, self.q, task.num_objectives
+        )
+        zero = task.optimum or 0.0
+        exact = optimiser.values
         best = math.inf
         while (done := len(optimiser.values)) < self.budget:
             start = time.process_time()
@@ -120,18 +126,17 @@ class OptimiserCell(Cell[Task]):
             asked = time.process_time()
             values = task.evaluate(X)
             evaluated = time.process_time()
-            noise = torch.randn(len(values), generator=generator, dtype=values.dtype)
+            noise = torch.randn(values.shape, generator=generator, dtype=values.dtype)
             observed = values + scale * noise
             optimiser.tell(X, observed)
             run.seconds.append(asked - start + time.process_time() - evaluated)
-            run.failed += [done + row + 1 for row, bad in enumerate(values.isnan()) if bad]
-            place = int(observed.nan_to_num(nan=math.inf).argmin())
-            if float(observed[place]) < best:
-                best = float(observed[place])
-                run.trace.append([done + len(X), float(values[place]) - (task.optimum or 0.0)])
+            run.failed += [done + row + 1 for row, bad in enumerate(values.isnan()) if bad.any()]
+            exact = torch.cat([exact, values])
+            if (loss := task.loss(optimiser.values)) < best:
+                best = loss
+                run.trace.append([done + len(X), task.loss(exact[optimiser.best]) - zero])
             on_status(f"{self.name}: {done + len(X)}/{self.budget}")
-        recommended = float(task.evaluate(optimiser.recommend()[None]))
-        run.recommended = recommended - (task.optimum or 0.0)
+        run.recommended = task.loss(task.evaluate(optimiser.recommend())) - zero
 
     def describe(self, record: Record) -> str:
         text = f"{self.optimiser} on {self.problem}, q {self.q}, seed {self.seed}: "

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import optuna
 from optuna.distributions import json_to_distribution
-from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, TPESampler
+from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, TPESampler
+from optuna.study import StudyDirection
 from optuna.trial import TrialState
 from torch import Tensor
 
@@ -22,6 +22,7 @@ SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
     "tpe": TPESampler,
     "gp": GPSampler,
     "cmaes": CmaEsSampler,
+    "nsga2": NSGAIISampler,
     "auto": ThompsonSampler,
 }
 
@@ -30,14 +31,19 @@ class OptunaSearch(Optimiser):
     """An Optuna study: all trials of a batch are asked before the first of their values is told.
 
     Args:
-        space, seed, q: as of all optimisers.
+        space, seed, q, num_objectives: as of all optimisers.
         sampler: one of ``SAMPLERS``.
     """
 
-    def __init__(self, space: Space, seed: int, q: int, sampler: str) -> None:
-        super().__init__(space, seed, q)
+    def __init__(
+        self, space: Space, seed: int, q: int, sampler: str, num_objectives: int = 1
+    ) -> None:
+        super().__init__(space, seed, q, num_objectives)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._study = optuna.create_study(sampler=SAMPLERS[sampler](seed=seed))
+        self._study = optuna.create_study(
+            sampler=SAMPLERS[sampler](seed=seed),
+            directions=[StudyDirection.MINIMIZE] * num_objectives,
+        )
         self._distributions = {
             name: json_to_distribution(json.dumps(param.to_dict()))
             for name, param in space.params.items()
@@ -53,5 +59,5 @@ class OptunaSearch(Optimiser):
     def tell(self, X: Tensor, values: Tensor) -> None:
         super().tell(X, values)
         for trial, value in zip(self._trials, values.tolist(), strict=True):
-            failed = math.isnan(value)
+            failed = value != value  # NaN
             self._study.tell(trial, None if failed else value, TrialState.FAIL if failed else None)

@@ -55,24 +55,36 @@ PEERS = {
     # Ours inside of other frameworks
     "ax-auto": Peer(*_AX, {"strategy": "auto"}, ("ax",)),
     "optuna-auto": _optuna("auto"),
+    "optuna-nsga2": _optuna("nsga2"),
+    "botorch-qlognehvi": Peer("botorch_peers", "ExpectedImprovementSearch"),
 }
 OPTIMISERS = (*STRATEGIES, *PEERS)
+# Those for several objectives
+FRONT_OPTIMISERS = (
+    *("auto", "thompson", "log-ei", "optuna-gp", "optuna-tpe", "optuna-nsga2", "optuna-auto"),
+    *("botorch-qlognehvi", "sobol"),
+)
 
 
-def make_optimiser(name: str, space: Space, seed: int, q: int) -> Optimiser:
+def make_optimiser(
+    name: str, space: Space, seed: int, q: int, num_objectives: int = 1
+) -> Optimiser:
     """Return an optimiser by its name.
 
     Raises:
         ImportError: if one of its packages is not installed.
-        ValueError: if there is none of this name.
+        ValueError: if there is none of this name, or none for several objectives.
     """
+    several = num_objectives > 1
+    checks.one_of("optimiser", name, FRONT_OPTIMISERS if several else OPTIMISERS)
     if name in STRATEGIES:
-        return StudySearch(space, seed, q, name)
-    peer = PEERS[checks.one_of("optimiser", name, OPTIMISERS)]
+        return StudySearch(space, seed, q, name, num_objectives)
+    peer = PEERS[name]
     for package in peer.packages:
         require(package, extra="league", user=f"`{name}`")
     module = import_module(f"benchmarks.league.{peer.module}")
-    optimiser: Optimiser = getattr(module, peer.kind)(space, seed, q, **peer.options)
+    options = {**peer.options, **({"num_objectives": num_objectives} if several else {})}
+    optimiser: Optimiser = getattr(module, peer.kind)(space, seed, q, **options)
     return optimiser
 
 

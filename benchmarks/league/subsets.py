@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from benchmarks.league.failing import FAILING
+from benchmarks.league.fronts import FRONTS
 from benchmarks.league.league_cell import OptimiserCell
 from benchmarks.league.tuning import TUNING_TASKS
 from scalable_bo.experiments.cells import Grid
@@ -26,6 +27,13 @@ SMALL_PEERS = (
 # Those that need no joint search of a batch, nor the marginal likelihood of thousands of points
 LARGE_PEERS = ("optuna-tpe", "optuna-cmaes", "botorch-turbo", "cma", "sobol")
 HUGE_PEERS = ("optuna-cmaes", "cma", "sobol")
+FRONT_SEEKERS = (
+    *("auto", "optuna-gp", "optuna-tpe", "optuna-nsga2", "botorch-qlognehvi", "sobol"),
+)
+VALLEYS = (
+    *("valley-3-1e2", "valley-3-1e4", "valley-4-1e6", "valley-5-1e3", "valley-6-1e2"),
+    *("valley-6-1e4", "valley-7-1e6", "valley-8-1e3", "valley-8-1e5", "valley-10-1e4"),
+)
 BOTORCH = (
     *("branin-2", "sixhumpcamel-2", "rosenbrock-2", "eggholder-2", "dropwave-2"),
     *("hartmann-3", "hartmann-6", "rosenbrock-4", "levy-4", "powell-4", "shekel-4"),
@@ -93,6 +101,13 @@ SUBSETS = {
         (5,),
         ("auto", "optuna-tpe", "botorch-qlognei", "botorch-qlognei-worst"),
         num_seeds=2,
+    ),
+    "valleys": subset(
+        VALLEYS, 100, (5,), ("auto", "optuna-gp", "botorch-qlognei", "cma", "sobol"), num_seeds=1
+    ),
+    "fronts": subset(tuple(FRONTS), 60, (5,), FRONT_SEEKERS, num_seeds=2),
+    "fronts-large": subset(
+        tuple(FRONTS), 500, (100,), ("auto", "optuna-tpe", "optuna-nsga2", "sobol"), num_seeds=2
     ),
     "large": subset(_HIGH, 1000, (100,), ("auto", "thompson", "turbo", *LARGE_PEERS)),
     "largescale": subset(

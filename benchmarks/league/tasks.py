@@ -4,7 +4,9 @@
 ``bbob-mixint-f3-d5`` and ``bbob-largescale-f10-d40`` are COCO's functions by number and dimension;
 ``tune-digits`` and so on choose the hyperparameters of a model on data that scikit-learn brings;
 ``mixed-hartmann-6`` is a test function with a choice and integers among its inputs;
-``failing-ball`` and so on fail within a region, where their values are NaN.
+``failing-ball`` and so on fail within a region, where their values are NaN; ``valley-6-1e4`` is a
+quadratic in six inputs whose axes are turned, of condition 1e4; ``front-zdt1`` and so on have
+several objectives.
 
 Notation: X (n, d) points in the user's units.
 """
@@ -22,6 +24,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.league.failing import FAILING
+from benchmarks.league.fronts import FRONTS, hypervolume
 from benchmarks.league.tuning import TUNING_TASKS
 from scalable_bo._packages import is_installed, require
 from scalable_bo.experiments.problems import TestFunction, test_function
@@ -35,24 +38,45 @@ MIXED_EXPONENTS = (
     *(-1, 0, -1, 0, 1, 0, 1, -1, 0, 0, 1, -1),
 )
 _COCO = re.compile(r"(bbob|bbob-mixint|bbob-largescale)-f(\d+)-d(\d+)")
+_VALLEY = re.compile(r"valley-(\d+)-(1e\d+)")
 _BOTORCH = re.compile(r"(mixed-)?([a-z_]+)-(\d+)")
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A function to minimise, without noise.
+    """A function to minimise, without noise, or several at once.
 
     Attributes:
         space: where.
-        evaluate: maps X (n, d) to values (n,).
-        optimum: the smallest value; ``None`` where it is not known.
+        evaluate: maps X (n, d) to values (n,), or (n, k) of several objectives.
+        optimum: the smallest loss; ``None`` where it is not known.
         is_cheap: whether thousands of values cost nothing.
+        reference: (k,) the values within which the hypervolume of several objectives lies.
     """
 
     space: Space
     evaluate: Callable[[Tensor], Tensor]
     optimum: float | None
     is_cheap: bool = True
+    reference: Tensor | None = None
+
+    @property
+    def num_objectives(self) -> int:
+        return 1 if self.reference is None else len(self.reference)
+
+    def loss(self, values: Tensor) -> float:
+        """Return what values come to: the smallest of (n,), infinity if all failed, or of (n, k)
+        the hypervolume with a minus.
+        """
+        if self.reference is None:
+            return float(values.nan_to_num(nan=math.inf).min())
+        return -hypervolume(values, self.reference)
+
+    def spread(self, sample: Tensor | None) -> float | None:
+        """Return how far losses lie apart: of none or the worst of a sample, and the best."""
+        if self.optimum is None or (sample is None and self.reference is None):
+            return None
+        return (0.0 if sample is None else float(sample.max())) - self.optimum
 
     def sample(self, num_points: int = 1024) -> Tensor | None:
         """Return the values of points of a Sobol sequence, but for failures; ``None`` where they
@@ -71,7 +95,8 @@ def make_task(name: str, seed: int = 0) -> Task:
 
     Args:
         name: see above.
-        seed: a COCO function is its instance ``seed + 1``: shifted and rotated anew.
+        seed: a COCO function is its instance ``seed + 1``: shifted and rotated anew, as is a
+            valley.
     Raises:
         ImportError: if COCO is not installed.
         ValueError: if there is no such task.
@@ -81,6 +106,12 @@ def make_task(name: str, seed: int = 0) -> Task:
         return Task(tuning.space, tuning.evaluate, None, is_cheap=False)
     if name.startswith("failing-"):
         return _failing_task(checks.one_of("problem", name, FAILING))
+    if name.startswith("front-"):
+        several = FRONTS[checks.one_of("problem", name, FRONTS)]().double()
+        space, reference = Space.from_bounds(several.bounds), torch.as_tensor(several.ref_point)
+        return Task(space, several.evaluate_true, -several.max_hv, False, reference)
+    if found := _VALLEY.fullmatch(name):
+        return _valley_task(int(found[1]), float(found[2]), seed)
     if found := _COCO.fullmatch(name):
         suite, function, dim = found.groups()
         return _coco_task(suite, int(function), int(dim), seed + 1)
@@ -92,8 +123,8 @@ def make_task(name: str, seed: int = 0) -> Task:
         return Task(Space.from_bounds(problem.bounds), lambda X: -problem(X), optimum)
     raise ValueError(
         "`problem` must be a test function and its dimension, such as hartmann-6, a function of"
-        f" COCO, such as bbob-f15-d5, or one of {', '.join((*TUNING_TASKS, *FAILING))}, got"
-        f" {name!r}."
+        " COCO, such as bbob-f15-d5, valley-6-1e4, or one of"
+        f" {', '.join((*TUNING_TASKS, *FAILING, *FRONTS))}, got {name!r}."
     )
 
 
@@ -151,6 +182,18 @@ def _failing_task(name: str, num_points: int = 20_000) -> Task:
     optimum = np.nanmin(evaluate(np.random.default_rng(0).random((num_points, dim))))
     space = Space(**{f"x{column}": Float(0.0, 1.0) for column in range(dim)})
     return Task(space, lambda X: torch.from_numpy(evaluate(X.numpy())), float(optimum))
+
+
+def _valley_task(dim: int, condition: float, seed: int, edge: float = 5.0) -> Task:
+    """Return a quadratic whose axes are turned at random, and whose curvatures, from 1 to
+    ``condition``, are evenly spaced in logarithms.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    axes, _ = torch.linalg.qr(torch.randn(dim, dim, generator=generator, dtype=torch.float64))
+    centre = edge * (1.6 * torch.rand(dim, generator=generator, dtype=torch.float64) - 0.8)
+    curvatures = torch.logspace(0.0, math.log10(condition), dim, dtype=torch.float64)
+    space = Space(**{f"x{column}": Float(-edge, edge) for column in range(dim)})
+    return Task(space, lambda X: ((X - centre) @ axes).square() @ curvatures, 0.0)
 
 
 def _coco_task(suite: str, function: int, dim: int, instance: int) -> Task:

@@ -71,6 +71,17 @@ def test_regret_is_without_the_noise_that_was_observed() -> None:
     assert min(regret for _, regret in found["trace"]) >= exact["regret"] > 0
 
 
+def test_the_regret_of_several_objectives_is_the_hypervolume_that_all_points_lack() -> None:
+    found = run_cell(OptimiserCell("front-zdt1", "sobol", q=5, budget=20, seed=0))
+    regrets = [regret for _, regret in found["trace"]]
+    assert regrets == sorted(regrets, reverse=True)
+    assert found["range"] == -found["optimum"] > found["regret"] == found["regret_recommended"] > 0
+    with pytest.raises(ValueError, match="`noise` must be 0 for front-zdt1, got 1.0"):
+        run_cell(OptimiserCell("front-zdt1", "sobol", q=5, budget=20, seed=0, noise=1.0))
+    with pytest.raises(ValueError, match="`optimiser` must be one of auto, .*, got 'cma'"):
+        OptimiserCell("front-zdt1", "cma", q=5, budget=20, seed=0)
+
+
 def test_failures_are_counted_and_no_point_that_failed_is_the_best() -> None:
     cell = OptimiserCell("failing-rising-half", "sobol", q=5, budget=40, seed=0)
     found = run_cell(cell)

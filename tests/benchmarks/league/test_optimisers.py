@@ -7,6 +7,7 @@ from acquisition import STRATEGIES
 from benchmarks.league import registry
 from benchmarks.league.base import Optimiser
 from benchmarks.league.registry import (
+    FRONT_OPTIMISERS,
     OPTIMISERS,
     PEERS,
     make_optimiser,
@@ -35,10 +36,10 @@ def bowl(X: torch.Tensor) -> torch.Tensor:
     return (X[:, 0] - 0.5).square()
 
 
-def make(name: str, space: Space, q: int) -> Optimiser:
+def make(name: str, space: Space, q: int, num_objectives: int = 1) -> Optimiser:
     if missing_packages([name]):
         pytest.skip(f"needs {missing_packages([name])[name]}")
-    return make_optimiser(name, space, seed=0, q=q)
+    return make_optimiser(name, space, 0, q, num_objectives)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,24 @@ def test_points_lie_in_the_space_and_the_best_is_recommended(name: str, space: S
         optimiser.tell(X, bowl(X))
     assert len(optimiser.X) == len(optimiser.values) == 10
     best = optimiser.recommend()
-    assert float(bowl(best[None])) == float(optimiser.values.min()) < 0.05
+    assert best.shape == (1, space.dim)
+    assert float(bowl(best)) == float(optimiser.values.min()) < 0.05
+
+
+@pytest.mark.parametrize("name", FRONT_OPTIMISERS)
+def test_several_objectives_take_points_in_the_space_and_all_are_recommended(name: str) -> None:
+    optimiser = make(name, BOX, 4, num_objectives=2)
+    for q in (4, 4, 2):
+        X = optimiser.ask(q)
+        BOX.check(X)
+        optimiser.tell(X, torch.stack([bowl(X), X[:, 1]], 1))
+    assert optimiser.values.shape == (10, 2)
+    assert torch.equal(optimiser.recommend(), optimiser.X)
+
+
+def test_an_optimiser_of_one_objective_is_refused_for_several() -> None:
+    with pytest.raises(ValueError, match="`optimiser` must be one of auto, .*, got 'cma'"):
+        make_optimiser("cma", BOX, 0, 4, num_objectives=2)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -7,11 +7,13 @@ import torch
 
 from benchmarks.league import tasks
 from benchmarks.league.failing import FAILING
+from benchmarks.league.fronts import FRONTS, hypervolume
 from benchmarks.league.subsets import NIGHT, SUBSETS
 from benchmarks.league.tasks import make_task, missing_package
 from benchmarks.league.tuning import TUNING_TASKS
 from scalable_bo.experiments.problems import test_function as make_function
 from scalable_bo.space.space import Categorical, Float, Int
+from scalable_bo.study.design import Design
 
 NAMES = (
     *("branin-2", "hartmann-6", "mixed-hartmann-6"),
@@ -30,6 +32,36 @@ def test_no_value_is_below_the_optimum(name: str) -> None:
     assert task.optimum is not None
     assert float(sample.min()) >= task.optimum
     assert float(sample.max()) > float(sample.min())
+
+
+@pytest.mark.parametrize("name", FRONTS)
+def test_no_front_dominates_more_than_the_largest_known_hypervolume(name: str) -> None:
+    task = make_task(name)
+    X = Design(task.space, 0).draw(2000, 0, set())[0]
+    values = task.evaluate(X)
+    assert values.shape == (2000, task.num_objectives)
+    assert task.optimum is not None
+    assert task.optimum < task.loss(values) < task.loss(values[:20]) <= 0.0
+    assert task.spread(None) == -task.optimum
+
+
+def test_a_hypervolume_is_the_area_between_front_and_reference() -> None:
+    Y = torch.tensor([[1.0, 3.0], [2.0, 1.0], [3.0, 3.0], [9.0, 0.0]], dtype=torch.float64)
+    assert hypervolume(Y, torch.tensor([4.0, 4.0]).double()) == pytest.approx(3 * 1 + 2 * 2)
+    assert hypervolume(Y[3:], torch.tensor([4.0, 4.0]).double()) == 0.0
+
+
+def test_a_valley_has_the_condition_of_its_name_and_turned_axes() -> None:
+    task = make_task("valley-4-1e3", seed=2)
+    x = torch.zeros(4, dtype=torch.float64)
+    hessian = torch.autograd.functional.hessian(lambda x: task.evaluate(x[None])[0], x)
+    eigenvalues = torch.linalg.eigvalsh(torch.as_tensor(hessian))
+    assert float(eigenvalues[-1] / eigenvalues[0]) == pytest.approx(1e3)
+    assert (
+        float((torch.as_tensor(hessian) - torch.as_tensor(hessian).diag().diag()).abs().max()) > 1
+    )
+    assert float(task.evaluate(x[None])) != float(make_task("valley-4-1e3", 3).evaluate(x[None]))
+    assert task.optimum == 0.0
 
 
 @pytest.mark.parametrize("name", FAILING)
