@@ -42,7 +42,7 @@ class PathwiseSampler:
     """Propose the batch of a round from the data X (n, d), y (n,) so far: fresh paths by a solver
     of the registry or by ``svgp``, maximised by ``ParallelThompsonSampling``.
 
-    The mean's weights are carried over, the paths are not: see :mod:`surrogates.models.drawing`.
+    The mean's weights are carried over, the paths are not.
     The method ``svgp`` places its inducing points anew each round and carries nothing over; it
     takes the variational posterior in closed form, the optimum for the fixed hyperparameters that
     the published 20 000 steps of Adam approach.
@@ -56,7 +56,6 @@ class PathwiseSampler:
     on_status: Status = silent
     checkpoint: Checkpoint | None = None
     mean_weights: Tensor | None = None
-    _previous: PathwiseGP | None = field(default=None, init=False)
 
     def __call__(self, X: Tensor, y: Tensor, number: int) -> tuple[Tensor, Record]:
         """Return the batch (q, d) of a round, and what it cost, as in the record of a run."""
@@ -106,7 +105,6 @@ class PathwiseSampler:
                 "note": f"{len(model.inducing_points)} inducing points, closed-form optimum in"
                 " place of steps of Adam"
             }
-        self._previous = model
         self.mean_weights = paths.parts[0].mean_weights
         solution = model.solution
         assert solution is not None  # paths() has just made it
@@ -127,9 +125,7 @@ class PathwiseSampler:
             return fixed_model(*given, None, preset.path_features, VariationalGP, seed=seed)
         solver = solver_for(self.solver, len(X), preset.cg, preset.sdd, self.checkpoint)
         model = fixed_model(*given, solver, preset.path_features)
-        if self._previous is not None:
-            model.warm_start(self._previous)
-        elif self.mean_weights is not None:
+        if self.mean_weights is not None:
             model.start_from(self.mean_weights)
         return model
 
