@@ -83,10 +83,11 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
                 Run(study, objective, **given)()
     except KeyboardInterrupt as error:
         number = getattr(error, "number", signal.SIGINT)
-        said = f"Interrupted; {describe_counts(study)} in {config.place}. {again}"
+        said = f"Interrupted; {_describe_numbers(_counts(study))} in {config.place}. {again}"
         end_at_once(128 + number, said)
     except (RuntimeError, MemoryError, OSError) as error:
-        _refuse(f"{error}\nStopped; {describe_counts(study)} in {config.place}. {again}", 1)
+        said = f"Stopped; {_describe_numbers(_counts(study))} in {config.place}. {again}"
+        _refuse(f"{error}\n{said}", 1)
     finally:
         if isinstance(objective, Command):
             objective.close()
@@ -96,7 +97,7 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(summary))
         return
     _echo_found(summary)
-    typer.echo(f"{describe_counts(study)} in {config.place}")
+    typer.echo(f"{_describe_numbers(summary)} in {config.place}")
 
 
 def ask(
@@ -432,11 +433,6 @@ def refusals() -> Iterator[None]:
         _refuse(str(error), 2)
     except (RuntimeError, OSError) as error:
         _refuse(str(error), 1)
-
-
-def describe_counts(study: Study) -> str:
-    """Return how many rows there are of each kind."""
-    return _describe_numbers(_summary(study))
 
 
 def _read_status(place: Place) -> dict[str, Any]:

@@ -240,7 +240,8 @@ class ThompsonSampler(BaseSampler):
         """
         trials = TrialSpace(space)
         searched = trials.space
-        start = self._num_startup(searched.dim)
+        start = self._given_startup
+        start = default_num_initial(searched.dim) if start is None else start
         if self._is_of_design(start, len(complete), len(running)):
             return self._of_design(trials, [*complete, *running], trial)
         left = _left(trials, [*complete, *running])
@@ -280,10 +281,6 @@ class ThompsonSampler(BaseSampler):
                     self._factory(U), self._strategy, data[0], q, generator, request_of, seconds
                 )
         return trials.params(points)
-
-    def _num_startup(self, dim: int) -> int:
-        """Return how many complete trials there are to be before the surrogate takes over."""
-        return default_num_initial(dim) if self._given_startup is None else self._given_startup
 
     def _is_of_design(self, start: int, num_complete: int, num_running: int) -> bool:
         if self._given_startup is not None:

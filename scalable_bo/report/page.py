@@ -53,6 +53,7 @@ def render(snapshot: Snapshot) -> str:
     # Nothing but this very style sheet: no script, no image, no font, no frame, no form.
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    name = f"{escape(shorten(snapshot.name, LONGEST_SHOWN))}: " if snapshot.name else ""
     sections = [
         _of_pending(snapshot),
         *_of_values(snapshot),
@@ -64,15 +65,11 @@ def render(snapshot: Snapshot) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_title(snapshot)}Report of a study</title>\n<style>{style}</style>\n"
+        f"<title>{name}Report of a study</title>\n<style>{style}</style>\n"
         "</head>\n<body>\n<main>\n"
         f"{_head(snapshot)}\n" + "\n".join(sections) + "\n<footer>scalable_bo"
         f" {escape(installed_version())}</footer>\n</main>\n</body>\n</html>\n"
     )
-
-
-def _title(snapshot: Snapshot) -> str:
-    return f"{escape(shorten(snapshot.name, LONGEST_SHOWN))}: " if snapshot.name else ""
 
 
 def _head(snapshot: Snapshot) -> str:

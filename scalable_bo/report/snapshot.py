@@ -5,6 +5,7 @@ or from where it is kept while it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -143,7 +144,8 @@ def take_snapshot(
         machinery: settings of the computation, as text, beside what the study was made with.
     """
     with record.lock:
-        known = (record.copy_rows(), tuple(record.asks), dict(record.costs), tuple(record.sources))
+        rows = deepcopy(record.rows)
+        known = (rows, tuple(record.asks), dict(record.costs), tuple(record.sources))
     settings = {**describe_settings(record.settings), **machinery}
     return Snapshot(
         space, maximize, settings, *known, find_beliefs, find_success, name, record.goal

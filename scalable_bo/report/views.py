@@ -224,7 +224,9 @@ def slices(snapshot: Snapshot, outcome: int = 0, names: Sequence[str] | None = N
     belief = snapshot.beliefs[outcome]
     row = np.array([snapshot.shown_row], dtype=np.int64)
     base = snapshot.rows.X[row[0]]
-    chosen = names_to_show(snapshot, outcome, MOST_SLICES) if names is None else names
+    chosen = list(space.names) if names is None else names
+    if names is None and space.dim > MOST_SLICES:
+        chosen = list(belief.importances)[:MOST_SLICES]
     active = [name for name in chosen if not base[space.names.index(name)].isnan()]
     if not active:
         raise ValueError(f"`params` must have one that is active in row {row[0]}, got {chosen}.")
@@ -427,12 +429,6 @@ def lines(
     if len(others) < len(rest):
         notes.append(f"{len(others)} of the other {len(rest)} rows are drawn.")
     return Lines(axes, drawn, np.column_stack([X, Y]), colours, " ".join(notes))
-
-
-def names_to_show(snapshot: Snapshot, outcome: int, most: int) -> list[str]:
-    """Return the names of all parameters; of more than ``most`` those that matter most."""
-    names = list(snapshot.space.names)
-    return names if len(names) <= most else list(snapshot.beliefs[outcome].importances)[:most]
 
 
 def seconds(cost: AskReport) -> tuple[float, float, float]:

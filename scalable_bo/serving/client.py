@@ -355,12 +355,8 @@ class RemoteStudy:
         by a new one.
         """
         try:
-            connection = self._idle.get_nowait()
-        except Empty:
-            return self._send_by(self._connect(), path, body)
-        try:
-            return self._send_by(connection, path, body)
-        except (http.client.RemoteDisconnected, ConnectionError):
+            return self._send_by(self._idle.get_nowait(), path, body)
+        except (Empty, ConnectionError):
             return self._send_by(self._connect(), path, body)
 
     def _send_by(

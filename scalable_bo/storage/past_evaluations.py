@@ -57,7 +57,8 @@ class History:
             ValueError: if one has this name and other content; the message says where they differ.
         """
         digest = self.digest()
-        same = [one for one in sources if _is_of(self.name, one.name)]
+        or_gained = re.compile(re.escape(self.name) + r"(\[\d+:\])?")
+        same = [one for one in sources if or_gained.fullmatch(one.name)]
         if any(source.digest == digest for source in sources):
             return None
         if not same:
@@ -158,11 +159,6 @@ def _digest(X: Tensor, outcomes: Outcomes) -> str:
         digest.update(part.contiguous().numpy().tobytes())
     digest.update(repr(sorted(outcomes.reasons.items())).encode())
     return digest.hexdigest()
-
-
-def _is_of(name: str, source: str) -> bool:
-    """Whether a source is of these data, or of the rows that they gained."""
-    return re.fullmatch(re.escape(name) + r"(\[\d+:\])?", source) is not None
 
 
 def is_frame(data: Any) -> bool:

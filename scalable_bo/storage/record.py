@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -47,6 +46,7 @@ class StudyRecord:
 
     def __init__(self, storage: Storage, settings: Mapping[str, Any], names: Sequence[str]) -> None:
         self.storage = storage
+        self._shared = storage if isinstance(storage, SharedStorage) else None
         self.settings = settings
         self.lock = threading.RLock()
         self.num_replaced = 0
@@ -56,7 +56,7 @@ class StudyRecord:
         self.goal = read_goal(settings)
         self.outcome_names = (ONLY,) if self.goal is None else self.goal.names
         try:
-            with storage.writing() if isinstance(storage, SharedStorage) else nullcontext():
+            with nullcontext() if self._shared is None else self._shared.writing():
                 stored = storage.load_settings()
                 if stored is not None:
                     require_same_settings(storage.name, stored, settings)
@@ -127,10 +127,7 @@ class StudyRecord:
     @contextmanager
     def asking(self) -> Iterator[None]:
         """Make an ask in the block, up to date when it begins; others wait with theirs."""
-        if not isinstance(self.storage, SharedStorage):
-            yield
-            return
-        with self.storage.asking():
+        with nullcontext() if self._shared is None else self._shared.asking():
             self.refresh()
             yield
 
@@ -140,27 +137,25 @@ class StudyRecord:
         those of all other processes that optimise at the same time. What was not told in the end is
         left to others.
         """
-        storage = self.storage
-        if not isinstance(storage, SharedStorage):
+        if self._shared is None:
             yield
             return
         try:
-            with storage.optimizing(budget) if budget else nullcontext():
+            with self._shared.optimizing(budget) if budget else nullcontext():
                 yield
         finally:
             with self.lock:
-                storage.release()
+                self._shared.release()
 
     def num_left(self) -> int | None:
         """Return how many points may be asked for; ``None`` for any number."""
         with self.lock:
-            return self.storage.num_left() if isinstance(self.storage, SharedStorage) else None
+            return None if self._shared is None else self._shared.num_left()
 
     def claim(self, ids: Sequence[int]) -> list[int]:
         """Return those of pending rows that nobody evaluates, which are this process's then."""
         with self.lock:
-            storage = self.storage
-            return storage.claim(ids) if isinstance(storage, SharedStorage) else list(ids)
+            return list(ids) if self._shared is None else self._shared.claim(ids)
 
     def enqueue(self, X: Tensor) -> None:
         """Add points (k, d) to the end of the queue."""
@@ -264,11 +259,6 @@ class StudyRecord:
             self._write("replace_outcomes", ids, outcomes, rows.next_told, asks, changes)
             self.num_replaced += 1
 
-    def copy_rows(self) -> Rows:
-        """Return a copy of the rows."""
-        with self.lock:
-            return deepcopy(self.rows)
-
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Hold the record, which is up to date, and keep other writers out. Where a write fails or
@@ -277,13 +267,10 @@ class StudyRecord:
         with self.lock:
             self._mend()
             try:
-                if isinstance(self.storage, SharedStorage):
-                    with self.storage.writing() as writes:
-                        for write in writes:
-                            write.apply(self._contents)
-                            self.num_replaced += write.name in ("adopt", "replace_outcomes")
-                        yield
-                else:
+                with nullcontext(()) if self._shared is None else self._shared.writing() as writes:
+                    for write in writes:
+                        write.apply(self._contents)
+                        self.num_replaced += write.name in ("adopt", "replace_outcomes")
                     yield
                 self._is_torn = False
             except BaseException:

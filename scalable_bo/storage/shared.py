@@ -224,14 +224,13 @@ class SQLStorage(LoggedStorage):
     def claim(self, ids: Sequence[int]) -> list[int]:
         """Keep pending points that nobody evaluates for this process, and return them."""
         with self._transaction() as connection:
-            mine = (_CLAIMS.c.study == self._study) & _CLAIMS.c.id.in_(list(ids))
+            given = (_CLAIMS.c.study == self._study) & _CLAIMS.c.id.in_(list(ids))
             held = {
                 row.id
-                for row in connection.execute(sa.select(_CLAIMS).where(mine))
+                for row in connection.execute(sa.select(_CLAIMS).where(given))
                 if row.until >= time.time() and row.writer != self._writer
             }
             free = [id for id in ids if id not in held]
-            connection.execute(sa.delete(_CLAIMS).where(mine & _CLAIMS.c.id.in_(free)))
             self._hold(connection, free)
         return free
 

@@ -100,7 +100,9 @@ def read_table(
     points = [torch.empty(0, space.dim, dtype=torch.float64, device="cpu")]
     table = [points[0].new_empty(0, len(told) + len(known))]
     wrong: list[tuple[int, str, str]] = []
-    first_row = first_row_of(data)
+    # In errors, rows count as in a spreadsheet, whose first one has the headings, where it opens it
+    is_sheet = not isinstance(data, pd.DataFrame) and Path(data).suffix.lower() != ".parquet"
+    first_row = 2 if is_sheet else 0
     row = 0
     for frame in table_frames(space, data, {*parameters, *told, *known}, rows_at_once, remarks):
         _require_columns(frame, [*told, *known])
@@ -113,8 +115,8 @@ def read_table(
             for name, (_, reasons) in zip(told, found, strict=False)
             for place, reason in reasons.items()
         ]
-        empty = _places(table[-1][:, : len(told)].isnan().all(1)) if told else []
-        remarks.note(frame, row, {row + place for place in empty} - {place for place, *_ in failed})
+        empty = (row + table[-1][:, : len(told)].isnan().all(1).nonzero()).flatten().tolist()
+        remarks.note(frame, row, ({*empty} if told else set()) - {place for place, *_ in failed})
         wrong += failed
         row += len(frame)
     numbers = torch.cat(table)
@@ -153,14 +155,6 @@ def _columns_of_values(
     if not isinstance(target, str | None):
         raise TypeError(f"`target` must be the name of a column, got {quote(target)}.")
     return [] if target is None else [target]
-
-
-def first_row_of(data: str | os.PathLike[str] | pd.DataFrame) -> int:
-    """Return the number of the first row in errors: as a spreadsheet counts, whose first one has
-    the headings, for the files that it opens.
-    """
-    is_sheet = not isinstance(data, pd.DataFrame) and Path(data).suffix.lower() != ".parquet"
-    return 2 if is_sheet else 0
 
 
 def table_frames(
@@ -347,10 +341,6 @@ def _require_memory(path: Path, num_bytes: int) -> None:
     memory.require(
         num_bytes, torch.device("cpu"), f"Reading {path.name}", "Split the file, or leave rows out."
     )
-
-
-def _places(which: Tensor) -> list[int]:
-    return which.nonzero().flatten().tolist()
 
 
 def _numbers(column: pd.Series) -> tuple[Tensor, dict[int, str]]:
