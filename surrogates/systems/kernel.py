@@ -96,18 +96,14 @@ class KernelSystem(WithKernel, BlockSystem):
         return self._rows(index).to_dense()
 
     def rows_matmul(self, index: Tensor, W: Tensor, minus: Tensor | None = None) -> Tensor:
-        return self.rows.sum(self._part_of_rows_matmul(index, W, minus))
-
-    def _part_of_rows_matmul(self, index: Tensor, W: Tensor, minus: Tensor | None) -> Tensor:
-        """Return what this process has of them; the sum of all processes' parts is the whole."""
         self.entries += len(index) * self.n
         W = W.to(self.dtype)
-        product = self._rows(index) @ W
+        product = self._rows(index) @ W  # what this process has of it
         noise = self.noise_column
         positions, rows = self.rows.owned(index)
         own = product[positions].addcmul_(noise[rows] if noise.ndim == 2 else noise, W[rows])
         product[positions] = own if minus is None else own.sub_(minus[rows])
-        return product
+        return self.rows.sum(product)
 
     def _rows(self, index: Tensor) -> KernelOperator:
         return self.kernel.rows(index)

@@ -193,19 +193,6 @@ class DistributedKernelSystem(KernelSystem):
         tiles = KernelTiles.of(self.gpytorch_kernel, points, points)
         return KernelSystem(Divided(tiles, self.rows.split(len(index))), noise)
 
-    def _part_of_rows_matmul(self, index: Tensor, W: Tensor, minus: Tensor | None) -> Tensor:
-        self.entries += len(index) * self.n
-        points, _ = self._gather(index)
-        own = W.to(self.dtype)
-        X = self.kernel.tiles.X1.to(self.dtype)
-        product = Tiled(KernelTiles.of(self.gpytorch_kernel, points, X), False) @ own
-        positions, rows = self.rows.owned(index)
-        noise = self.noise_column
-        own = own[rows].mul_(noise[rows] if noise.ndim == 2 else noise)
-        own.add_(product[positions])
-        product[positions] = own if minus is None else own.sub_(minus[rows])
-        return product
-
     def to(self, dtype: torch.dtype) -> "DistributedKernelSystem":
         """Return the system in another precision; of what n_r points have, all that is in it are
         noises and diagonals: points and weights are converted as they are used.
