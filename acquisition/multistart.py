@@ -26,8 +26,8 @@ CHECKED_EVERY = 8  # rounds of starts, of which no start is a centre of function
 OWN_STEPS = 10  # of the paths themselves, at the end
 
 
-class Functions(Protocol):
-    """What is maximised: s functions, such as :class:`surrogates.SamplePaths`."""
+class Preferences(Protocol):
+    """What chooses: s functions."""
 
     @property
     def num_samples(self) -> int:
@@ -35,6 +35,10 @@ class Functions(Protocol):
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return every function at X (c, d): (s, c)."""
+
+
+class Functions(Preferences, Protocol):
+    """What is maximised: s functions, such as :class:`surrogates.SamplePaths`."""
 
     def each(self, X: Tensor) -> Tensor:
         """Return function i at its own points ``X[i]``, differentiably: (s, k), for X (s, k, d)."""

@@ -11,29 +11,19 @@ Notation: q functions, c candidates of a part of the pool, d inputs.
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from acquisition.constraints import FeasibleSet
+from acquisition.multistart import Preferences
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, TooFewCandidates
 from surrogates import checks, memory
 from surrogates.operators.tiles import spans
 
 _PLAIN = ({bool}, {int}, {float}, {str})  # labels of one of these types are an array of it
-
-
-class Preferences(Protocol):
-    """What chooses: s functions, such as paths."""
-
-    @property
-    def num_samples(self) -> int:
-        """The number of functions s."""
-
-    def __call__(self, X: Tensor) -> Tensor:
-        """Return every function at X (c, d): (s, c)."""
 
 
 @dataclass(frozen=True, eq=False)

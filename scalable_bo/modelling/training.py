@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -30,19 +30,6 @@ FEWEST_VALUES = 2  # for a model, unless the design is smaller
 ACCIDENTS = ("withdrawn", "lost:")  # how reasons begin that do not lie in the point
 # Values farther from 0 are taken to lie there: such as the largest float, for sums and differences
 FARTHEST = 0.01 * torch.finfo(torch.float64).max
-
-
-class Warp(Protocol):
-    """A scale: increasing, so that the best value stays the best."""
-
-    def __call__(self, values: Tensor) -> Tensor:
-        """Return values on the scale."""
-
-    def inverse(self, scaled: Tensor) -> Tensor:
-        """Return values from those on the scale."""
-
-    def log_slope(self, values: Tensor) -> Tensor:
-        """Return log(dz/dy), the logarithm of the change of variables."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +66,7 @@ class LogGap:
         return self.best - self.unit * torch.expm1(-inside) + slope * (scaled - inside)
 
     def log_slope(self, values: Tensor) -> Tensor:
-        """Return log(dz/dy), as :class:`Warp` has it."""
+        """Return log(dz/dy), the logarithm of the change of variables."""
         return -torch.log(self.unit + self.best - values)
 
 
@@ -141,7 +128,7 @@ class Fences:
         return inside + self.unit * (scaled - inside).sign() * torch.expm1(x)
 
     def log_slope(self, values: Tensor) -> Tensor:
-        """Return log(dz/dy), as :class:`Warp` has it."""
+        """Return log(dz/dy), the logarithm of the change of variables."""
         beyond = (values - values.clamp(self.lower, self.upper)).abs() / self.unit
         x = torch.log1p(beyond)
         slope = math.log(self.room / self.unit) - 2.0 * torch.log1p(x) - x
@@ -152,6 +139,10 @@ class Fences:
         part for them, evenly.
         """
         return self.log_slope(values) - math.log(self.room)
+
+
+# A scale: increasing, so that the best value stays the best
+Warp = LogGap | Fences
 
 
 @dataclass(frozen=True, eq=False)
