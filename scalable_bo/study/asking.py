@@ -97,8 +97,9 @@ class Proposer:
             MemoryError: if the solve cannot fit in free memory.
         """
         left = self._left(q, known) if pool is None else None
-        num_of_design = self._num_of_design(q, known)
-        if num_of_design == q:
+        num_out = known.num_observed + known.num_pending
+        num_first = num_of_design(q, self._num_initial, known.num_modelled, num_out)
+        if num_first == q:
             if pool is not None and q:
                 X, num_drawn = self._of_pool(pool, q, known), known.num_drawn
             else:
@@ -131,7 +132,7 @@ class Proposer:
                 shared=asked.team is not None,
                 callback=callback,
             )
-        X, num_drawn = self._completed(choice.points, num_of_design, known, pool)
+        X, num_drawn = self._completed(choice.points, num_first, known, pool)
         models.keep(choice)
         ask = Ask(asked.known.number, q, known.num_observed, num_drawn, models.refitted)
         return X, ask, self._report(asked, fitted, models.parts[0], choice)
@@ -290,13 +291,6 @@ class Proposer:
             and self._strategy.shares
             and not self._is_for_few(q, known.num_observed)
         )
-
-    def _num_of_design(self, q: int, known: Known) -> int:
-        """Return how many of q points are of the design: what it lacks of its values, those that
-        are pending counted in; all, while there are too few values for a model.
-        """
-        num_out = known.num_observed + known.num_pending
-        return num_of_design(q, self._num_initial, known.num_modelled, num_out)
 
     def new_outcome_models(self) -> OutcomeModels:
         """Return models of several outcomes that have not been fitted."""
