@@ -17,10 +17,10 @@ from surrogates.operators.kernel_matrix import Tiled, kernel_operator
 from surrogates.operators.linalg import stable_cholesky, times_inverse_transpose
 from surrogates.operators.tiles import spans, tile_side
 from surrogates.systems.kernel import WithKernel
-from surrogates.systems.system import LinearSystem, Regression, Rows, Targets
+from surrogates.systems.system import Regression, Rows, Targets
 
 
-class InducingSystem(WithKernel, LinearSystem):
+class InducingSystem(WithKernel):
     """The system A W = B of the weights on m inducing points Z: the least squares fit of K_XZ w to
     the data, regularised by K_ZZ,
 
@@ -114,9 +114,6 @@ class InducingSystem(WithKernel, LinearSystem):
     def epochs_per_product(self) -> float:
         return 1.0 + self.n / self.num_data
 
-    def fingerprint(self) -> list[Tensor]:
-        return [*self.kernel.fingerprint(), self.noise]
-
     def rhs(self, targets: Targets) -> Tensor:
         return self.project(targets.values + targets.noise_draw)
 
@@ -149,10 +146,6 @@ class InducingSystem(WithKernel, LinearSystem):
                 rows.T, (rows @ W).div_(noise[part] if noise.ndim else noise)
             ),
         )
-
-    def kernel_matmul(self, W: Tensor) -> Tensor:
-        self.entries += self.n**2
-        return self.kernel @ W
 
     def kernel_rows(self, index: Tensor) -> Tensor:
         self.entries += len(index) * self.n

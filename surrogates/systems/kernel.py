@@ -12,11 +12,11 @@ from torch import Tensor
 from surrogates import memory
 from surrogates.operators.forms import StationaryKernel
 from surrogates.operators.kernel_matrix import KernelOperator, Tiled
-from surrogates.systems.system import BlockSystem, Regression, Rows, Targets
+from surrogates.systems.system import BlockSystem, LinearSystem, Regression, Rows, Targets
 
 
-class WithKernel:
-    """Properties of a system that follow from ``kernel``, that between its unknowns' points."""
+class WithKernel(LinearSystem):
+    """A system, as far as it follows from ``kernel``, that between its unknowns' points."""
 
     kernel: KernelOperator
 
@@ -31,6 +31,13 @@ class WithKernel:
     @property
     def largest_entry(self) -> Tensor:
         return self.kernel.diagonal().max()
+
+    def fingerprint(self) -> list[Tensor]:
+        return [*self.kernel.fingerprint(), self.noise]
+
+    def kernel_matmul(self, W: Tensor) -> Tensor:
+        self.entries += self.n**2
+        return self.kernel @ W
 
 
 class KernelSystem(WithKernel, BlockSystem):
@@ -67,9 +74,6 @@ class KernelSystem(WithKernel, BlockSystem):
     def diagonal(self) -> Tensor:
         return self.kernel.diagonal()
 
-    def fingerprint(self) -> list[Tensor]:
-        return [*self.kernel.fingerprint(), self.noise]
-
     def rhs(self, targets: Targets) -> Tensor:
         """Return the right-hand side B = f + ε."""
         return targets.values + targets.noise_draw
@@ -83,10 +87,6 @@ class KernelSystem(WithKernel, BlockSystem):
         """Return H W."""
         self.entries += self.n**2
         return (self.kernel @ W).addcmul_(self.noise_column, W)
-
-    def kernel_matmul(self, W: Tensor) -> Tensor:
-        self.entries += self.n**2
-        return self.kernel @ W
 
     def kernel_rows(self, index: Tensor) -> Tensor:
         """Return K[index], (b, n), evaluated, without the noise; of a shared system,
