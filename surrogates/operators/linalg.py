@@ -1,7 +1,5 @@
 """Dense linear algebra: matrix products in full precision, and Cholesky factors."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -129,8 +127,3 @@ def left_singular(A: Tensor) -> tuple[Tensor, Tensor]:
     smallest = (torch.finfo(rows.dtype).eps * singular[:1]).clamp_min(torch.finfo(rows.dtype).tiny)
     U = (rows @ V.flip(1)).div_(singular.maximum(smallest))
     return U.to(A.dtype), singular.to(A.dtype)
-
-
-def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Return the parts below one another; a single one without a copy."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.operators.linalg import joined
 
 FunctionMap = Callable[[Tensor], Tensor]
 Term = Callable[..., Tensor]  # of functions, their weights W, and tensors with a row a point
@@ -111,7 +110,8 @@ class _Derivative(torch.autograd.Function):
                     term(functions, W[j], *(part[i : i + height] for part in rows)).detach()
                     for i in range(0, max(1, len(rows[0])), height)
                 ]
-                sums.append(joined(tiles) if not sums else sums.pop() + joined(tiles))
+                part = torch.cat(tiles) if len(tiles) > 1 else tiles[0]  # without a copy
+                sums.append(sums.pop() + part if sums else part)
             return sums[0]
 
         return basis.total(memory.halving(total, side, "A tile"))

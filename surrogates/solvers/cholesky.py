@@ -50,7 +50,7 @@ class Cholesky(Solver):
             B = system.rhs(request.targets.to(system.dtype))
         entries = system.entries
         L, factor, jitter = _factorised(system)
-        solve = partial(_substituted, L, factor)
+        solve = partial(substituted, L, factor)
         value = solve(B).to(dtype)
         norms = system.rows.norm(B)
         gap = B - system @ value.to(B)
@@ -83,7 +83,7 @@ class Cholesky(Solver):
         otherwise: Solver | None = None,
     ) -> Apply:
         L, factor, _ = _factorised(system.precise())
-        return lambda B: _substituted(L, factor, B.to(factor)).to(B)
+        return lambda B: substituted(L, factor, B.to(factor)).to(B)
 
 
 def _factorised(system: LinearSystem) -> tuple[Tensor | None, Tensor, float]:
@@ -98,7 +98,7 @@ def _factorised(system: LinearSystem) -> tuple[Tensor | None, Tensor, float]:
     return L, *factorise(M)
 
 
-def _substituted(L: Tensor | None, factor: Tensor, B: Tensor) -> Tensor:
+def substituted(L: Tensor | None, factor: Tensor, B: Tensor) -> Tensor:
     """Return L⁻ᵀ M⁻¹ L⁻¹ B by the ``factor`` of M."""
     if L is None:
         return torch.cholesky_solve(B, factor)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from surrogates.operators.linalg import jittered_cholesky
+from surrogates.solvers.cholesky import substituted
 from surrogates.solvers.solver import NUM_ROWS, Judge, groups_by, shuffled_rows
 from surrogates.systems.inducing_system import InducingSystem
 from surrogates.systems.system import Apply, Targets
@@ -148,7 +149,4 @@ class InducingError(Judge):
 
     def _solve(self, R: Tensor) -> Tensor:
         """Return A⁻¹ R."""
-        L = self._whitened[0]
-        whitened = torch.linalg.solve_triangular(L, R, upper=False)
-        value = torch.cholesky_solve(whitened, self._factor)
-        return torch.linalg.solve_triangular(L.T, value, upper=True)
+        return substituted(self._whitened[0], self._factor, R)
