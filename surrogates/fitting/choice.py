@@ -34,10 +34,7 @@ from surrogates.models.fresh import EXACT_UP_TO
 from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 from surrogates.restoring import restored_on_failure
 from surrogates.rules.finite_features_fit import fit_finite_features
-from surrogates.rules.hyperparameters import (
-    ModelT,
-    StepCallback,
-)
+from surrogates.rules.hyperparameters import ModelT, StepCallback, check_model
 from surrogates.rules.limits import lengthscale_limits
 from surrogates.rules.variational_fit import fit_variational
 
@@ -183,11 +180,7 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
         TypeError: if the model is not of the kinds that can be fitted.
         ValueError: if its data are not finite.
     """
-    if not isinstance(model, SingleTaskGP):
-        raise TypeError(
-            f"`model` must be a PathwiseGP or another SingleTaskGP, got {type(model).__name__}. Fit"
-            " each of several models."
-        )
+    check_model(model)
     checks.floating_tensor("model.train_inputs", model.train_inputs[0])
     checks.floating_tensor("model.train_targets", model.train_targets)
     n = model.train_targets.shape[-1]
@@ -195,45 +188,34 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
     if rule is not None and (own := rule.own_fit(n)) is not None:
         method, reason = own
         return FitChoice((method,), reason)
+    methods: tuple[str, ...] = ("exact",)
     if n <= CHEAP_FACTOR_UP_TO:
-        return FitChoice(
-            ("exact",), f"{n} points, up to {CHEAP_FACTOR_UP_TO} by the exact marginal likelihood"
+        why = f", up to {CHEAP_FACTOR_UP_TO} by the exact marginal likelihood"
+    elif model.train_targets.ndim > 1:
+        why = " of several outputs or data sets, which only the exact marginal likelihood takes"
+    elif not is_function_of_its_parts(model):
+        methods = ("sample",)
+        why = " of a model that is more than its mean, kernel and noise, by a random sample"
+    elif n <= SAMPLE_IS_DENSE_UP_TO:
+        limit = EXACT_UP_TO if n <= EXACT_UP_TO else SAMPLE_IS_DENSE_UP_TO
+        methods = ("sample", "sample" if n <= EXACT_UP_TO else "iterative")
+        why = (
+            f", up to {limit} by a random sample, then all data if predictions of left-out data"
+            " stay as good"
         )
-    if model.train_targets.ndim > 1:
-        return FitChoice(
-            ("exact",),
-            f"{n} points of several outputs or data sets, which only the exact marginal likelihood"
-            " takes",
+    elif n <= REFINE_UP_TO:
+        methods = ("sample", "minibatch", "iterative")
+        why = (
+            f", up to {REFINE_UP_TO} by a random sample, then nearest neighbours, then all data, as"
+            " long as predictions of left-out data improve"
         )
-    if not is_function_of_its_parts(model):
-        return FitChoice(
-            ("sample",),
-            f"{n} points of a model that is more than its mean, kernel and noise, by a random"
-            " sample",
+    else:
+        methods = ("sample", "minibatch")
+        why = (
+            f", beyond {REFINE_UP_TO} by random samples, then nearest neighbours if they predict"
+            " left-out data better"
         )
-    if n <= EXACT_UP_TO:
-        return FitChoice(
-            ("sample", "sample"),
-            f"{n} points, up to {EXACT_UP_TO} by a random sample, then all data if predictions of"
-            " left-out data stay as good",
-        )
-    if n <= SAMPLE_IS_DENSE_UP_TO:
-        return FitChoice(
-            ("sample", "iterative"),
-            f"{n} points, up to {SAMPLE_IS_DENSE_UP_TO} by a random sample, then all data if"
-            " predictions of left-out data stay as good",
-        )
-    if n <= REFINE_UP_TO:
-        return FitChoice(
-            ("sample", "minibatch", "iterative"),
-            f"{n} points, up to {REFINE_UP_TO} by a random sample, then nearest neighbours,"
-            " then all data, as long as predictions of left-out data improve",
-        )
-    return FitChoice(
-        ("sample", "minibatch"),
-        f"{n} points, beyond {REFINE_UP_TO} by random samples, then nearest neighbours if they"
-        " predict left-out data better",
-    )
+    return FitChoice(methods, f"{n} points{why}")
 
 
 def _is_judged(choice: FitChoice, model: SingleTaskGP) -> bool:

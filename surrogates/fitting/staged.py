@@ -133,11 +133,7 @@ class Stages:
         over_best = paired_difference(density, self._density)
         over_noise = paired_difference(density, self._evidence.white)
         accepted = over_noise.mean > -tolerated
-        if accepted:
-            self._best = _state(self._model)
-            self._density = density
-        else:
-            self._back()
+        self._settle(accepted, density)
         self._note(
             Stage(
                 WHITE_NOISE,
@@ -188,11 +184,7 @@ class Stages:
         if self._density is not None:
             over_best = paired_difference(density, self._density)
             accepted = over_best.mean > needed * over_best.error
-        if accepted:
-            self._best = _state(self._model)
-            self._density = density
-        else:
-            self._back()
+        self._settle(accepted, density)
         over_noise = paired_difference(density, self._evidence.white)
         mean = density.mean().item()
         self._note(Stage(name, seconds, mean, over_noise, over_best, accepted, note))
@@ -206,6 +198,13 @@ class Stages:
             stage = Stage(name, seconds, accepted=False, note="interrupted")
         self.account = self.account.with_stage(stage, interrupted=True)
         error.add_note(f"The model has the hyperparameters of {self.account.chosen!r}.")
+
+    def _settle(self, accepted: bool, density: Tensor) -> None:
+        if accepted:
+            self._best = _state(self._model)
+            self._density = density
+        else:
+            self._back()
 
     def _back(self) -> None:
         _restore(self._model, self._given if self._best is None else self._best)

@@ -27,6 +27,15 @@ StepCallback = Callable[[int, float], None]
 PARTS = ("mean_module", "covar_module", "likelihood")  # of a model whose likelihood is theirs
 
 
+def check_model(model: SingleTaskGP) -> None:
+    """Require a GPyTorch model."""
+    if not isinstance(model, SingleTaskGP):
+        raise TypeError(
+            f"`model` must be a PathwiseGP or another SingleTaskGP, got {type(model).__name__}. Fit"
+            " each of several models."
+        )
+
+
 def training_data(model: SingleTaskGP) -> tuple[Tensor, Tensor]:
     """Put ``model`` into evaluation mode and return its X (n, d), transformed, and y (n,),
     standardised.
@@ -35,11 +44,7 @@ def training_data(model: SingleTaskGP) -> tuple[Tensor, Tensor]:
         TypeError, ValueError: if the model is no GPyTorch model of one output and one data set, or
             the data are not finite.
     """
-    if not isinstance(model, SingleTaskGP):
-        raise TypeError(
-            f"`model` must be a PathwiseGP or another SingleTaskGP, got {type(model).__name__}. Fit"
-            " each of several models."
-        )
+    check_model(model)
     model.eval()  # the training inputs are then the transformed ones
     X = model.train_inputs[0]
     y = model.train_targets
