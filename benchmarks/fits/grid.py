@@ -34,6 +34,7 @@ from surrogates import (
     memory,
     predict_by_neighbours,
 )
+from surrogates.fitting.exact import copy_parameters
 from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 
 FUNCTIONS = ("prior", "sine", "two", "ripples")
@@ -213,9 +214,9 @@ def _by_sample(cell: GridCell, data: Data, *, priors: bool) -> PathwiseGP:
     for part in () if priors else small.modules():
         getattr(part, "_priors", {}).clear()
     model = model_of(cell, data.X, data.y)
+    fit_exact(small)
     with torch.no_grad():
-        for parameter, value in zip(model.parameters(), fit_exact(small).parameters(), strict=True):
-            parameter.copy_(value)
+        copy_parameters(small, model)
     return model
 
 

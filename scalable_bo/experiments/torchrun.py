@@ -25,7 +25,6 @@ from scalable_bo.experiments.solvers import from_outside
 from surrogates import Cholesky, IterativeSolver, KernelSystem, Solution, Solver, kernel_operator
 from surrogates.atomic import write_atomically
 from surrogates.solvers.registry import SOLVERS
-from surrogates.solvers.solver import Callback
 from surrogates.systems.processes import bytes_of_first, own_rows, processes
 from surrogates.systems.shared import DistributedKernelSystem
 from surrogates.systems.shared_rows import SharedRows
@@ -100,7 +99,6 @@ def solve(
     solver: Solver,
     *,
     generator: torch.Generator,
-    callback: Callback | None = None,
 ) -> Solution:
     """Solve (K + σ² I) w = y, with the rows shared by all processes there are.
 
@@ -111,16 +109,15 @@ def solve(
         noise: σ².
         solver: of the system.
         generator: in the same state in all processes.
-        callback: called with the solver's progress.
     Returns:
         The solution, with all n rows in every process.
     """
     if num_processes() == 1:
         system: KernelSystem = KernelSystem(kernel_operator(kernel, X), noise)
-        return solver.solve(system, y[:, None], generator=generator, callback=callback)
+        return solver.solve(system, y[:, None], generator=generator)
     rows = own_rows(len(X))
     system = DistributedKernelSystem(kernel, X[rows], noise)
-    solution = solver.solve(system, y[rows, None], generator=generator, callback=callback)
+    solution = solver.solve(system, y[rows, None], generator=generator)
     return replace(
         solution, value=torch.cat([part for (part,) in system.rows.chunks(solution.value)])
     )

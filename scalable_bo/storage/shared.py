@@ -1,9 +1,8 @@
 """The storage of a study that any number of processes write, on any number of machines: a table of
 writes in a database, PostgreSQL or a SQLite file, that each process follows.
 
-A write is a call of a method of ``Storage`` with its arguments, tensors by safetensors and the rest
-as JSON, beside a digest of it. Whoever writes holds the row of the study in a transaction, in which
-it first reads what others have written; so a point is asked for, and told, once.
+Whoever writes holds the row of the study in a transaction, in which it first reads what others have
+written; so a point is asked for, and told, once.
 """
 
 from __future__ import annotations
@@ -171,8 +170,11 @@ class SQLStorage(LoggedStorage):
             writes, self._unread = self._unread, []
             contents = replay(writes, dim)
             if self._length.has_doubled:
-                with suppress(DBAPIError, OverflowError):  # too much for one write
-                    self._put_together(connection, contents)
+                # Others who know fewer of the writes adopt what takes the place of all, unless that
+                # is too much for one write
+                with suppress(DBAPIError, OverflowError), connection.begin_nested():
+                    connection.execute(sa.delete(_WRITES).where(_WRITES.c.study == self._study))
+                    self._insert(connection, self._seen, Write("adopt", (contents,)))
         return contents
 
     @contextmanager
@@ -354,12 +356,6 @@ class SQLStorage(LoggedStorage):
             self._length.count(write.name, content)
             self._unread.append(write)
             self._seen = number
-
-    def _put_together(self, connection: Connection, contents: Contents) -> None:
-        """Put what the writes amount to in their place; others who know fewer of them adopt it."""
-        with connection.begin_nested():
-            connection.execute(sa.delete(_WRITES).where(_WRITES.c.study == self._study))
-            self._insert(connection, self._seen, Write("adopt", (contents,)))
 
     def _append(self, name: str, *arguments: Any) -> None:
         """Store a write."""

@@ -105,7 +105,9 @@ def read_table(
     first_row = 2 if is_sheet else 0
     row = 0
     for frame in table_frames(space, data, {*parameters, *told, *known}, rows_at_once, remarks):
-        _require_columns(frame, [*told, *known])
+        if missing := [name for name in (*told, *known) if name not in frame.columns]:
+            columns = ", ".join(map(str, frame.columns))
+            raise ValueError(f"The data must have the column {missing[0]!r}, got {columns}.")
         points.append(space.from_frame(frame, first_row + row, observed=True))
         found = [_numbers(frame[name]) for name in (*told, *known)]
         if found:
@@ -232,12 +234,6 @@ def write_table(
     # RFC 4180 ends lines so; after "\n" alone, a carriage return within a text would end a row
     end = "\r\n"
     frame.rename(columns=_heading).to_csv(path, lineterminator=end, errors="backslashreplace")
-
-
-def _require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
-    if missing := [name for name in names if name not in frame.columns]:
-        found = ", ".join(map(str, frame.columns))
-        raise ValueError(f"The data must have the column {missing[0]!r}, got {found}.")
 
 
 def _heading(name: str) -> str:

@@ -12,7 +12,6 @@ References:
 
 from __future__ import annotations
 
-import math
 import re
 import time
 import warnings
@@ -310,8 +309,5 @@ def fit_hyperparameters(
 
 def negative_log_likelihood(y: Tensor, mean: Tensor, variance: Tensor) -> float:
     """Return the mean of −log N(y; mean, variance); all (m,)."""
-    return (
-        (0.5 * (math.log(2 * math.pi) + variance.log() + (y - mean).square() / variance))
-        .mean()
-        .item()
-    )
+    law = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
+    return -law.log_prob(y).mean().item()
