@@ -83,9 +83,8 @@ def load_regression_data(name: str, split: int, data_dir: Path | None = None) ->
         ValueError: if the folder, the data set or the split is not there, or the files do not fit
             together.
     """
-    folder = find_data_dir(data_dir)
-    table = load_table(name, folder)
-    masks = _read(folder, f"{name}.test_mask.csv.gz", int)
+    table = load_table(name, data_dir)
+    masks = _read(existing_data_set(name, data_dir, "test_mask"), int)
     if len(table) != len(masks):
         raise ValueError(
             f"`data_dir`: {name} has {len(table)} rows of data and {len(masks)} of test masks."
@@ -103,7 +102,7 @@ def load_table(name: str, data_dir: Path | None = None) -> np.ndarray[Any, Any]:
     Raises:
         ValueError: if the folder or the data set is not there, or a value is not finite.
     """
-    table = _read(find_data_dir(data_dir), f"{name}.data.csv.gz", float)
+    table = _read(existing_data_set(name, data_dir), float)
     if not np.isfinite(table).all():
         raise ValueError(f"`data_dir`: {name} has values that are not finite.")
     return table
@@ -131,13 +130,23 @@ def load_hyperparameters(name: str, split: int, data_dir: Path | None = None) ->
     )
 
 
-def existing_data_set(name: str, data_dir: Path | None = None) -> Path:
-    """Return the file of a data set.
+def existing_data_set(name: str, data_dir: Path | None = None, part: str = "data") -> Path:
+    """Return the file of a data set with its ``data``, or with its ``test_mask``.
 
     Raises:
         ValueError: if it is not there; the message says where it comes from.
     """
-    return _existing(find_data_dir(data_dir), f"{name}.data.csv.gz")
+    folder = find_data_dir(data_dir)
+    path = folder / f"{name}.{part}.csv.gz"
+    if not path.is_file():
+        known = sorted(
+            entry.name.removesuffix(".data.csv.gz") for entry in folder.glob("*.data.csv.gz")
+        )
+        raise ValueError(
+            f"`data` must be one of the data sets in {folder} ({', '.join(known) or 'none'}), and"
+            f" {path.name} is not there. {_SOURCES}."
+        )
+    return path
 
 
 def check_data_set(name: str, split: int, data_dir: Path | None = None) -> None:
@@ -146,9 +155,8 @@ def check_data_set(name: str, split: int, data_dir: Path | None = None) -> None:
     Raises:
         ValueError: naming what is missing and where it comes from.
     """
-    folder = find_data_dir(data_dir)
-    _existing(folder, f"{name}.data.csv.gz")
-    _existing(folder, f"{name}.test_mask.csv.gz")
+    existing_data_set(name, data_dir)
+    existing_data_set(name, data_dir, "test_mask")
     load_hyperparameters(name, split, data_dir)
 
 
@@ -238,18 +246,5 @@ def _standardise(table: np.ndarray[Any, Any], test: np.ndarray[Any, Any]) -> Reg
     return RegressionData(train[:, :-1], train[:, -1], test_rows[:, :-1], test_rows[:, -1])
 
 
-def _read(folder: Path, file: str, kind: type) -> np.ndarray[Any, Any]:
-    return np.loadtxt(_existing(folder, file), delimiter=",", dtype=kind, ndmin=2)
-
-
-def _existing(folder: Path, file: str) -> Path:
-    path = folder / file
-    if not path.is_file():
-        known = sorted(
-            entry.name.removesuffix(".data.csv.gz") for entry in folder.glob("*.data.csv.gz")
-        )
-        raise ValueError(
-            f"`data` must be one of the data sets in {folder} ({', '.join(known) or 'none'}), and"
-            f" {file} is not there. {_SOURCES}."
-        )
-    return path
+def _read(path: Path, kind: type) -> np.ndarray[Any, Any]:
+    return np.loadtxt(path, delimiter=",", dtype=kind, ndmin=2)
