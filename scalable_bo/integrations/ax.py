@@ -31,7 +31,8 @@ from scalable_bo.integrations.chooser import choose_batch, fitted_model, split_b
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.design import ENUMERATED_UP_TO
-from surrogates import CG, SDD, SGD, Auto, Cholesky, PathwiseGP, SketchAndProject, checks
+from surrogates import PathwiseGP, checks
+from surrogates.solvers.registry import SOLVERS
 from surrogates.systems.preconditioners import Exact, Identity, Nystrom, PivotedCholesky
 
 require("ax", extra="ax", user="`scalable_bo.integrations.ax`")
@@ -413,17 +414,7 @@ register_model(PathwiseGP)
 register_acquisition(ThompsonAcquisition)
 CORE_ENCODER_REGISTRY[ThompsonNode] = node_to_dict
 CORE_DECODER_REGISTRY["ThompsonNode"] = ThompsonNode
-for setting in (
-    Auto,
-    CG,
-    Cholesky,
-    SDD,
-    SGD,
-    SketchAndProject,
-    Exact,
-    Identity,
-    Nystrom,
-    PivotedCholesky,
-):
+solvers: set[type] = {type(make()) for make in SOLVERS.values()}
+for setting in (*solvers, Exact, Identity, Nystrom, PivotedCholesky):
     # Dataclasses, which Ax saves by itself
     CORE_DECODER_REGISTRY.setdefault(setting.__name__, setting)

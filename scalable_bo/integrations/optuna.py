@@ -379,9 +379,7 @@ def _trials(
     trials = [
         trial
         for trial in study.get_trials(deepcopy=False, states=states)
-        if all(
-            trial.distributions.get(name) == distribution for name, distribution in space.items()
-        )
+        if space.items() <= trial.distributions.items()
     ]
     running = [trial for trial in trials if trial.state == TrialState.RUNNING]
     complete = [

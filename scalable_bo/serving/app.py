@@ -202,17 +202,14 @@ def _add_answers(app: FastAPI, study: Study, desk: Desk) -> None:
 
 def _add_page(app: FastAPI, view: LiveView) -> None:
     """Show the study in a browser."""
-    here = files("scalable_bo.serving")
     contents = {
-        "/": ("text/html", here.joinpath("page.html").read_bytes()),
-        "/page.js": ("text/javascript", here.joinpath("page.js").read_bytes()),
-        "/page.css": ("text/css", here.joinpath("page.css").read_bytes()),
-        "/style.css": (
-            "text/css",
-            files("scalable_bo.report").joinpath("style.css").read_bytes(),
-        ),
+        "/": ("text/html", "serving/page.html"),
+        "/page.js": ("text/javascript", "serving/page.js"),
+        "/page.css": ("text/css", "serving/page.css"),
+        "/style.css": ("text/css", "report/style.css"),
     }
-    for path, (kind, content) in contents.items():
+    for path, (kind, file) in contents.items():
+        content = files("scalable_bo").joinpath(file).read_bytes()
         app.add_api_route(path, _static(content, kind))
 
     @app.get("/live")
