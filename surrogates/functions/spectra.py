@@ -307,10 +307,8 @@ class WaveSource:
         tails = (torch.arange(count, device="cpu") % 2 == 1) & self.weighted
         if isinstance(kernel, Kernel):
             return self._finished(self._called(kernel, columns, tails))
-        nu = PROFILES[kernel.profile].nu
-        degrees = None if nu == math.inf else int(2.0 * nu)
         own = columns if kernel.active_dims is None else columns[kernel.active_dims]
-        waves = self._isotropic(degrees, kernel.lengthscale, own, tails)
+        waves = self._isotropic(PROFILES[kernel.profile].nu, kernel.lengthscale, own, tails)
         weights = kernel.outputscale.to(self.like) * waves.weights
         return self._finished(replace(waves, weights=weights))
 
@@ -389,20 +387,26 @@ class WaveSource:
         return product
 
     def _rbf(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
-        return self._isotropic(None, kernel.lengthscale, columns, tails)
+        return self._isotropic(math.inf, kernel.lengthscale, columns, tails)
 
     def _matern(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
-        return self._isotropic(int(2 * kernel.nu), kernel.lengthscale, columns, tails)
+        return self._isotropic(kernel.nu, kernel.lengthscale, columns, tails)
 
-    def _isotropic(
-        self, degrees: int | None, lengthscale: Tensor, columns: Tensor, tails: Tensor
-    ) -> Waves:
-        """Return waves of an RBF kernel or, with ``degrees`` = 2ν, of a Matérn kernel."""
+    def _isotropic(self, nu: float, lengthscale: Tensor, columns: Tensor, tails: Tensor) -> Waves:
+        """Return waves of a Matérn kernel or, with ν = ∞, of an RBF kernel.
+
+        Those that are not weighted have ``ω = g sqrt(2ν / c)`` with one ``c ~ χ²(2ν)`` a frequency:
+        one a coordinate would be a product of one-dimensional kernels.
+        """
         m = len(columns)
         if self.weighted:
-            law = NormalLaw(m) if degrees is None else StudentLaw(m, degrees)
+            law = NormalLaw(m) if nu == math.inf else StudentLaw(m, int(2 * nu))
             return self._weighted(law, lengthscale, columns, tails)
-        directions = self._directions(columns, len(tails), degrees)
+        directions = self.normal((m, len(tails)), self.like, self.generator)
+        if nu < math.inf:
+            shape = (int(2 * nu), len(tails))
+            chi_square = standard_normal(shape, self.like, self.generator).square().sum(0)
+            directions = directions * (2.0 * nu / chi_square).sqrt()
         return self._stationary(directions, lengthscale, columns)
 
     def _rational_quadratic(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
@@ -497,19 +501,6 @@ class WaveSource:
         weights = max(1.0, m / count) / repeats
         frequencies = self.like.new_zeros(self.dim, count)
         return Waves(frequencies, weights, torch.ones_like(weights), (slopes,))
-
-    def _directions(self, columns: Tensor, count: int, degrees: int | None = None) -> Tensor:
-        """Return frequencies (d, h) of a kernel of lengthscale 1: RBF's normal ones, or Matérn's,
-        multivariate t with ``degrees`` = 2ν.
-
-        ``ω = g sqrt(2ν / c)`` has one ``c ~ χ²(2ν)`` a frequency: one a coordinate would be a
-        product of one-dimensional kernels.
-        """
-        directions = self.normal((len(columns), count), self.like, self.generator)
-        if degrees is None:
-            return directions
-        chi_square = standard_normal((degrees, count), self.like, self.generator).square().sum(0)
-        return directions * (degrees / chi_square).sqrt()
 
     def _stationary(self, directions: Tensor, lengthscale: Tensor, columns: Tensor) -> Waves:
         return self._waves(directions / lengthscale.detach().reshape(-1, 1).to(self.like), columns)
