@@ -307,15 +307,12 @@ class Profile:
     Attributes:
         nu: ν of a Matérn kernel, infinite of RBF. Below 1, κ has an infinite slope at 0, and d²
             must be free of cancellation.
-        terms: ``(d2,) -> (decay, level, slope)``, not fused: κ = level · decay and its slope is
-            slope · decay.
         value: ``(d2, outputscale) -> outputscale · κ(d2)``.
         value_: the same in the place of d2 (N,).
         contract: ``(d2 (g, r, c), weights (g, 1 or r, c)) -> (Σ_c κ w (g, r), κ' w (g, r, c))``.
     """
 
     nu: float
-    terms: Callable[[Tensor], Terms]
     value: Callable[[Tensor, Tensor], Tensor]
     value_: Callable[[Tensor, Tensor], Tensor]
     contract: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -334,7 +331,7 @@ def _profile(nu: float, formula: Callable[[Tensor], Terms]) -> Profile:
     def overwrite(d2: Tensor, outputscale: Tensor) -> Tensor:
         return d2.copy_(value(d2, outputscale))
 
-    return Profile(nu, formula, Fused(value), Fused(overwrite), Fused(contract))
+    return Profile(nu, Fused(value), Fused(overwrite), Fused(contract))
 
 
 PROFILES = {

@@ -98,11 +98,6 @@ class KernelTiles(ABC):
         return None
 
     @property
-    def closed(self) -> bool:
-        """Whether the kernel has a closed form, or is composed of such, in any dtype."""
-        return True
-
-    @property
     def stationary(self) -> StationaryKernel | None:
         """The closed form of the kernel, ``None`` where its own evaluation is used."""
         return None
@@ -347,10 +342,6 @@ class ComposedTiles(KernelTiles):
         return self._whole(part.diagonal() for part in self.parts)
 
     @property
-    def closed(self) -> bool:
-        return all(part.closed for part in self.parts)
-
-    @property
     def variance(self) -> Tensor | None:
         found = [part.variance for part in self.parts]
         known = [variance for variance in found if variance is not None]
@@ -490,10 +481,6 @@ class GenericTiles(KernelTiles):
                 return values, torch.zeros_like(x)
             (gradient,) = torch.autograd.grad(values.sum(), x)
         return values.detach(), gradient
-
-    @property
-    def closed(self) -> bool:
-        return False
 
     def rows(self, i: Index) -> KernelTiles:
         return GenericTiles(self.kernel, self.X1[i], self.X2)

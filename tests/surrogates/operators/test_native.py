@@ -36,8 +36,9 @@ def close(dtype: torch.dtype, terms: float = 1.0) -> dict[str, float]:
 
 def formula(profile: str, d2: Tensor) -> tuple[Tensor, Tensor]:
     """Return κ and its slope in d², in float64."""
-    decay, level, slope = FORMULAS[profile].terms(d2.double())
-    return level * decay, slope * decay
+    d2 = d2.double()
+    slope = FORMULAS[profile].contract(d2, torch.ones_like(d2))[1]
+    return FORMULAS[profile].value(d2, d2.new_ones(())), slope
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
