@@ -17,7 +17,7 @@ from botorch.models import SingleTaskGP
 from torch import Tensor
 
 from surrogates.operators.forms import covariance_of, refuse_second_derivatives
-from surrogates.rules.limits import noise_at
+from surrogates.rules.limits import tasks_with_noise
 
 
 class BatchedGP(gpytorch.Module):
@@ -28,6 +28,7 @@ class BatchedGP(gpytorch.Module):
 
     Attributes:
         X, y: (n, d), transformed, and (n,), standardised.
+        tasks: (n,) of the data, if each task has a noise variance of its own.
         covariance: from a kernel like ``covar_module`` and X to k(X, X), see :func:`covariance_of`.
     """
 
@@ -41,6 +42,7 @@ class BatchedGP(gpytorch.Module):
         self.mean_module, self.covar_module, self.likelihood = deepcopy(parts)
         self.double().train()
         self.covariance = covariance_of(self.covar_module)
+        self.tasks = tasks_with_noise(self.likelihood, self.X)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         memo |= {id(self.X): self.X, id(self.y): self.y}
@@ -55,8 +57,10 @@ class BatchedGP(gpytorch.Module):
 
     def noise(self, index: Tensor) -> Tensor:
         """Return the noise variances (b, m)."""
-        noise = noise_at(self.likelihood, self.X)
-        return noise[index] if noise.ndim else noise.expand(index.shape)
+        noise: Tensor = self.likelihood.noise
+        if self.tasks is not None:
+            return noise[self.tasks[index]]
+        return noise[index] if noise.numel() > 1 else noise.expand(index.shape)
 
     def residuals(self, index: Tensor) -> Tensor:
         """Return y − μ(X), (b, m)."""

@@ -126,9 +126,16 @@ def noise_at(likelihood: Any, X: Tensor) -> Tensor:
     known or is that of the datum's task.
     """
     noise: Tensor = likelihood.noise
-    if isinstance(likelihood, HadamardGaussianLikelihood):
-        return noise[task_numbers(X[..., likelihood.task_feature_index], likelihood.num_tasks)]
+    if (tasks := tasks_with_noise(likelihood, X)) is not None:
+        return noise[tasks]
     return noise.reshape(()) if noise.numel() == 1 else noise
+
+
+def tasks_with_noise(likelihood: Any, X: Tensor) -> Tensor | None:
+    """Return the tasks of data at X (*B, n, d) if each has a noise variance of its own."""
+    if isinstance(likelihood, HadamardGaussianLikelihood):
+        return task_numbers(X[..., likelihood.task_feature_index], likelihood.num_tasks)
+    return None
 
 
 def check_no_noise_of_tasks(likelihood: Any) -> None:
