@@ -71,5 +71,5 @@ class FitCell(Cell[None]):
 
     def check_files(self) -> None:
         settings = vars(self)
-        if settings.get("data", "levy") not in SIMULATORS:
+        if "data_dir" in settings and settings["data"] not in SIMULATORS:
             existing_data_set(settings["data"], settings["data_dir"])

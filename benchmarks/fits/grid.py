@@ -86,9 +86,6 @@ class GridCell(FitCell):
         checks.one_of("method", self.method, GRID_METHODS)
         checks.integer("n", self.n, 10)
 
-    def check_files(self) -> None:
-        """Do nothing: the data are drawn."""
-
     def measure(self, on_status: Status) -> Record:
         """Return what the hyperparameters are worth: the noise relative to the truth, the error to
         the noiseless function at new points, the negative log density of noisy values there,

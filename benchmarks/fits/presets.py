@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.fits.batch_sizes import BATCH_METHODS, KERNELS, BatchSizeCell
+from benchmarks.fits.grid import GRID_METHODS, GridCell
 from benchmarks.fits.grid import KERNELS as GRID_KERNELS
-from benchmarks.fits.grid import GridCell
 from benchmarks.fits.recovery import OF_FEATURES, STARTS, RecoveryCell
 from benchmarks.fits.scores import ScoreCell
 from benchmarks.fits.simulators import SIMULATORS
@@ -17,7 +17,6 @@ _SCORED: dict[str, tuple[Any, ...]] = {
     "seed": (0,),
 }
 _NEAREST = _SCORED | {"method": ("nearest",)}
-_THREE = ("fit", "reference", "likeliest")
 _WEAK = (0.0, 0.09, 0.49, 1.0, 4.0)  # the squares of 0, .3, .7, 1, 2
 FIT_PRESETS = {
     "recovery": Grid(
@@ -69,7 +68,7 @@ FIT_PRESETS = {
             "d": (1, 3, 6, 12),
             "ratio": _WEAK,
             "kernel": ("rbf", "scaled", "rq"),
-            "method": _THREE,
+            "method": tuple(GRID_METHODS),
             "seed": tuple(range(8)),
         },
     ),
@@ -82,7 +81,7 @@ FIT_PRESETS = {
             "d": (6, 9, 15),
             "ratio": _WEAK,
             "kernel": ("rbf", "scaled", "matern52"),
-            "method": _THREE,
+            "method": tuple(GRID_METHODS),
             "seed": tuple(range(100, 108)),
         },
     ),
