@@ -19,11 +19,10 @@ from acquisition.log_ei import LIGHT_SAMPLER, NEGLIGIBLE_NOISE
 from acquisition.multistart import FunctionOfPoints
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import fit_surrogate
-from scalable_bo.modelling.roughness import evidence_of_roughness
+from scalable_bo.modelling.roughness import rough_bands
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.space import Space
 from surrogates import PathwiseGP
-from surrogates.fitting.simpler import NEEDED_NATS
 from surrogates.models.data import data_sets
 from surrogates.models.fresh import EXACT_UP_TO
 
@@ -89,6 +88,16 @@ class Belief:
         mean, std = self._standardised(U)
         return mean - 2.0 * std
 
+    def _merits(self, U: Tensor) -> Tensor:
+        """Return these ends (k,), where the variance of the noise is not known in view of what the
+        noise may be.
+        """
+        if self.data.noise is not None:
+            return self._cautious(U)
+        model = deepcopy(self.model).double().eval()
+        (data,) = data_sets(model)
+        return rough_bands(data, model.transform_inputs(U.to(data.X))).lower
+
     def mean(self, X: Tensor) -> Tensor:
         """Return the mean (k,), as of the last ask where there are many values."""
         return self.predict(X)[0] if self.quick_mean is None else self.quick_mean(X)
@@ -100,21 +109,18 @@ class Belief:
     @property
     def is_noisy(self) -> bool:
         """Whether there is noise: known, or more than the surrogate of a function without noise may
-        find, and nothing that a rougher function explains better.
+        find.
         """
         known = self.data.noise
-        if known is not None:
-            return float(known.max()) > NEGLIGIBLE_NOISE
-        if float(self.model.likelihood.noise.detach().max()) <= NEGLIGIBLE_NOISE:
-            return False
-        (data,) = data_sets(deepcopy(self.model).double().eval())
-        return evidence_of_roughness(data) < NEEDED_NATS
+        noise = self.model.likelihood.noise.detach() if known is None else known
+        return float(noise.max()) > NEGLIGIBLE_NOISE
 
     @torch.no_grad()
     def recommend(self, X: Tensor, values: Tensor) -> int:
         """Return which of the evaluated points (n, d) with ``values`` (n,) is best even at the
-        worse end of its band; by the mean, where there are too many values to ask for a band in
-        passing, and by its value where noise is negligible.
+        worse end of its band, also if a part of the noise is the function's; by the mean, where
+        there are too many values to ask for a band in passing, and by its value where noise is
+        negligible.
 
         The largest mean of many is one that is too large, among points of which little is known.
 
@@ -127,7 +133,7 @@ class Belief:
             return int(ranked[0])
         if self.quick_mean is not None:
             return int(ranked[(self.sign * self.quick_mean(X[ranked])).argmax()])
-        return int(ranked[self._cautious(self.space.normalize(X[ranked])).argmax()])
+        return int(ranked[self._merits(self.space.normalize(X[ranked])).argmax()])
 
     def best_of_space(self, X: Tensor, values: Tensor) -> Tensor:
         """Return the point (1, d) of the whole space that is best even at the worse end of its
@@ -145,7 +151,7 @@ class Belief:
         found = search.generate(1, paths=functions)
         U = torch.cat([self.space.normalize(recommended), found.to("cpu", torch.float64)])
         with torch.no_grad():
-            best = int(self._cautious(U).argmax())
+            best = int(self._merits(U).argmax())
         return self.space.unnormalize(U[[best]]) if best else recommended
 
     @cached_property

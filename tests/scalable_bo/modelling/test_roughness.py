@@ -1,13 +1,15 @@
-"""Noise and ripples: what near points tell apart."""
+"""Noise and ripples: what near points tell apart, and what is best then."""
 
 import math
+from itertools import product
 
+import pytest
 import torch
 from gpytorch.kernels import MaternKernel, ScaleKernel
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from scalable_bo.modelling.roughness import evidence_of_roughness
+from scalable_bo.modelling.roughness import rough_bands
 from surrogates.rules.data_set import DataSet
 
 
@@ -27,29 +29,56 @@ def of(X: Tensor, rough: Tensor, noise: float = 0.1) -> DataSet:
     return DataSet(X, y, torch.tensor(noise).double(), kernel, ZeroMean())
 
 
+def normal_noise(n: int, variance: float = 0.1) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return math.sqrt(variance) * torch.randn(n, dtype=torch.float64, generator=generator)
+
+
 def test_ripples_are_told_from_noise_by_near_points() -> None:
     X = clustered()
     ripples = 0.45 * (40 * X).cos().prod(1)
-    generator = torch.Generator().manual_seed(1)
-    noise = math.sqrt(0.1) * torch.randn(len(X), dtype=torch.float64, generator=generator)
-    assert evidence_of_roughness(of(X, ripples)) > 10.0
-    assert evidence_of_roughness(of(X, noise)) < -10.0
+    assert rough_bands(of(X, ripples), X).probability > 0.999
+    assert rough_bands(of(X, normal_noise(len(X))), X).probability < 1e-3
 
 
-def test_the_evidence_is_that_of_the_densities() -> None:
+def test_ripples_beneath_a_little_noise_are_told_as_well() -> None:
+    X = clustered()
+    ripples = 0.45 * (40 * X).cos().prod(1)
+    data = of(X, ripples + normal_noise(len(X), 1e-3))
+    bands = rough_bands(data, X)
+    assert bands.probability > 0.999
+    truth = (3 * X).sin().sum(1) + ripples
+    assert float(truth.max() - truth[bands.lower.argmax()]) < 0.02
+
+
+def test_bands_are_those_of_every_explanation_by_its_probability() -> None:
     X = clustered(12)
     data = of(X, 0.2 * (30 * X).sin().sum(1))
-    normal = torch.distributions.MultivariateNormal
+    Z = torch.cat([X[:3], X[:2] + 0.2])
+    shares = (0.5, 0.9, 0.99, 1.0 - 1e-6)
+    odds, lowers = [], []
     with torch.no_grad():
-        K = data.kernel(X).to_dense()
-        eye = torch.eye(len(X)).double()
-        zero = torch.zeros(len(X)).double()
-        both = [
-            float(normal(zero, K + data.noise * part).log_prob(data.y))
-            for part in (
-                eye,
-                *(data.kernel(X / c).to_dense() / 2.0 + 1e-6 * eye for c in (0.3, 0.1, 0.03, 0.01)),
-            )
-        ]
-    expected = max(both[1:]) - both[0]
-    assert abs(evidence_of_roughness(data) - expected) < 1e-6 * max(1.0, abs(expected))
+        K = data.kernel(torch.cat([X, Z])).to_dense()
+        for scale, share in [(1.0, 0.0), *product((0.3, 0.1, 0.03, 0.01), shares)]:
+            R = data.kernel(torch.cat([X, Z]) / scale).to_dense() / 2.0
+            C = K + share * 0.1 * R
+            C[:12, :12] += (1.0 - share) * 0.1 * torch.eye(12)
+            normal = torch.distributions.MultivariateNormal(torch.zeros(12).double(), C[:12, :12])
+            prior = 0.05 / 16 if share else 0.95
+            odds.append(prior * normal.log_prob(data.y).exp())
+            gains = C[12:, :12] @ C[:12, :12].inverse()
+            variances = (C[12:, 12:] - gains @ C[:12, 12:]).diagonal().clamp_min(0.0)
+            lowers.append(gains @ data.y - 2.0 * variances.sqrt())
+    weights = torch.stack(odds) / sum(odds)
+    found = rough_bands(data, Z)
+    assert found.probability == pytest.approx(float(weights[1:].sum()))
+    torch.testing.assert_close(found.lower, weights @ torch.stack(lowers), atol=1e-5, rtol=0.0)
+
+
+def test_of_many_values_those_at_the_best_points_are_compared() -> None:
+    X = clustered()
+    data = of(X, 0.45 * (40 * X).cos().prod(1))
+    best = rough_bands(data, X, num_compared=20)
+    assert best.probability > 0.5
+    whole = rough_bands(data, X)
+    assert torch.equal(best.lower.topk(3).indices, whole.lower.topk(3).indices)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,11 @@ from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from acquisition.log_ei import NEGLIGIBLE_NOISE
+from scalable_bo.modelling.roughness import rough_bands
 from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.study.study import Study
+from surrogates.models.data import data_sets
 from tests import problems
 
 QUICK = partial(
@@ -178,7 +181,10 @@ def test_a_second_value_beside_the_best_tells_ripples_from_noise(scale: float) -
     belief = study._answers._belief(fits=False)
     assert belief is not None
     assert float(belief.model.likelihood.noise.detach()) > NEGLIGIBLE_NOISE
-    assert belief.is_noisy == (scale > 0.0)
+    result = study.result
+    assert (result.best_params == result.best_observed_params) == (scale == 0.0)
+    (data,) = data_sets(deepcopy(belief.model).double().eval())
+    assert (rough_bands(data, data.X).probability > 0.5) == (scale == 0.0)
 
 
 @pytest.mark.parametrize("scale", [0.0, NOISE])
@@ -202,7 +208,10 @@ def test_on_a_grid_a_repeated_value_tells_ripples_from_noise(scale: float) -> No
     belief = study._answers._belief(fits=False)
     assert belief is not None
     assert float(belief.model.likelihood.noise.detach()) > NEGLIGIBLE_NOISE
-    assert belief.is_noisy == (scale > 0.0)
+    result = study.result
+    assert (result.best_params == result.best_observed_params) == (scale == 0.0)
+    (data,) = data_sets(deepcopy(belief.model).double().eval())
+    assert (rough_bands(data, data.X).probability > 0.5) == (scale == 0.0)
 
 
 def test_before_a_surrogate_the_best_value_is_recommended_and_nothing_predicted() -> None:
