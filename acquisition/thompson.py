@@ -578,7 +578,7 @@ class ParallelThompsonSampling:
             nonlocal done
             done += 1
             if rows.is_shared:
-                rows.meet()  # paths need no messages, but a lost process is to end all
+                rows.least(0)  # paths need no messages, but a lost process is to end all
             if self.callback is not None:
                 self.callback(AcquisitionProgress(stage, done, total))
 

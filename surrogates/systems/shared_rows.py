@@ -145,9 +145,6 @@ class SharedRows(Rows):
     def least(self, number: int) -> int:
         return -int(self.max(torch.tensor(-int(number), device=self.device)))
 
-    def meet(self) -> None:
-        self.least(0)
-
     def agree(self, decision: bool) -> bool:
         return bool(self.of(0, torch.tensor(int(decision), dtype=torch.uint8, device=self.device)))
 
@@ -205,7 +202,7 @@ class SharedRows(Rows):
         shape = together, num_columns
         end = self.start + len(out)
         for stream in range(self.start // together, -(-end // together)):
-            own = memory.seeded(device, seed + stream)
+            own = torch.Generator(device).manual_seed(seed + stream)
             rows = torch.randn(shape, generator=own, device=device, dtype=torch.float64)
             first = stream * together
             low = max(first, self.start)

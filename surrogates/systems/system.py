@@ -100,11 +100,10 @@ class Rows:
         return W
 
     def least(self, number: int) -> int:
-        """Return the smallest of the processes' numbers, once all have given theirs."""
+        """Return the smallest of the processes' numbers, once all have given theirs: by then it is
+        known whether one is lost.
+        """
         return int(number)
-
-    def meet(self) -> None:
-        """Wait for the other processes, to find out whether one is lost."""
 
     def agree(self, decision: bool) -> bool:
         """Return the decision of the first process, where clocks may lead to several."""
