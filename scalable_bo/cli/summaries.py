@@ -50,7 +50,7 @@ def printing(
     def show(records: Sequence[Record]) -> None:
         rows = [
             [str(record["settings"][name]) for name in names]
-            + [number(kind.last_step(record)[key], digits) for key, _, digits in kind.told]
+            + [number(kind.last_step(record).get(key), digits) for key, _, digits in kind.told]
             for record in records
         ]
         print_table(title, names, [word for _, word, _ in kind.told], rows)

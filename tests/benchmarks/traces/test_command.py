@@ -36,7 +36,7 @@ def test_solvers_are_traced_and_drawn(cli: CommandLine, data_dir: Path, tmp_path
         "solvers_toy_0_cg.json",
         "solvers_toy_0_sdd.json",
     ]
-    assert len(output.err.splitlines()) == 6
+    assert output.err.count("test RMSE") == 6
     assert re.search(r"^sdd +\d", output.out, re.MULTILINE)
     record = json.loads((out / "solvers_toy_0_cg.json").read_text())
     assert [checkpoint["budget"] for checkpoint in record["checkpoints"]] == pytest.approx(

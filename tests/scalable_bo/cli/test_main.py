@@ -51,12 +51,9 @@ def test_a_benchmark_writes_a_record_a_run_a_plot_and_a_table(
     assert re.search(r"^cholesky +0\.5 +-?\d\.\d{3} ± \d\.\d{3} ", output.out, re.MULTILINE)
     assert max(map(len, output.out.splitlines()[:-1])) <= 80
     assert "…" not in output.out
-    lines = output.err.splitlines()
-    assert len(lines) == 8
-    assert all(
-        re.match(r"(cg|cholesky) lengthscale 0.5 seed [01] round [12]/2: n \d+, best ", line)
-        for line in lines
-    )
+    # Beside these a slow machine tells of phases that take long
+    told = r"^(cg|cholesky) lengthscale 0.5 seed [01] round [12]/2: n \d+, best "
+    assert len(re.findall(told, output.err, re.MULTILINE)) == 8
 
 
 @pytest.mark.parametrize(
@@ -219,7 +216,7 @@ def test_regression_writes_records_and_a_table_and_keeps_what_is_finished(
         for solver in ("cg", "svgp")
     ]
     assert sorted(file.name for file in out.iterdir()) == sorted([*names, "regression.md"])
-    lines = output.err.splitlines()
+    lines = re.findall("^regression_toy_.*: RMSE .*", output.err, re.MULTILINE)
     assert len(lines) == 4
     assert re.match(
         r"regression_toy_0_cg_mean: RMSE 0\.\d{4}, residual .*, epochs .*, seconds", lines[0]
@@ -230,7 +227,11 @@ def test_regression_writes_records_and_a_table_and_keeps_what_is_finished(
     )
     assert re.search(r"\| cg \| 0\.\d{3} ± 0\.\d{3} \(2\) \|", (out / "regression.md").read_text())
 
-    lines = cli(*arguments, "--solver", "cg,cholesky").err.splitlines()
+    earlier = out / names[0]  # as if from before errors of solves were recorded
+    record = json.loads(earlier.read_text())
+    earlier.write_text(json.dumps({key: record[key] for key in record if key != "error"}))
+    told = cli(*arguments, "--solver", "cg,cholesky").err
+    lines = re.findall("^regression_toy_.*: RMSE .*", told, re.MULTILINE)
     assert [line.endswith("(kept)") for line in lines] == [True, False, True, False]
     assert {"| cg |", "| svgp |", "| cholesky |"} <= {
         line[: line.index("|", 2) + 1] for line in read_rows(out / "regression.md")
