@@ -27,7 +27,7 @@ OWN_STEPS = 10  # of the paths themselves, at the end
 
 
 class Preferences(Protocol):
-    """What chooses: s functions."""
+    """A set of s functions that rank points."""
 
     @property
     def num_samples(self) -> int:
@@ -38,7 +38,7 @@ class Preferences(Protocol):
 
 
 class Functions(Preferences, Protocol):
-    """What is maximised: s functions, such as :class:`surrogates.SamplePaths`."""
+    """A set of s functions to maximise, such as :class:`surrogates.SamplePaths`."""
 
     def each(self, X: Tensor) -> Tensor:
         """Return function i at its own points ``X[i]``, differentiably: (s, k), for X (s, k, d)."""

@@ -1,7 +1,8 @@
 """A cell of the league: an optimiser on a problem, for a number of evaluations in batches.
 
 Regret is what a noiseless value lies above the optimum; where the optimum is not known, as in
-tuning, it is the value itself. Of several objectives it is the hypervolume that all points lack.
+tuning, it is the value itself. Of several objectives it is the hypervolume of the true front that
+the points do not cover.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import ClassVar
 import torch
 
 from benchmarks.league.fronts import FRONTS
-from benchmarks.league.registry import FRONT_OPTIMISERS, OPTIMISERS, make_optimiser
+from benchmarks.league.registry import FOR_ONE, FRONT_OPTIMISERS, make_optimiser
 from benchmarks.league.tasks import Task, make_task
 from scalable_bo.experiments.cells import Cell, Status
 from scalable_bo.experiments.formats import number
@@ -50,13 +51,15 @@ class OptimiserCell(Cell[Task]):
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        known = FRONT_OPTIMISERS if self.problem in FRONTS else OPTIMISERS
+        known = FRONT_OPTIMISERS if self.problem in FRONTS else FOR_ONE
         checks.one_of("optimiser", self.optimiser, known)
         checks.positive_int("q", self.q)
         checks.positive_int("budget", self.budget)
         checks.integer("seed", self.seed, 0)
         if not (math.isfinite(self.noise) and self.noise >= 0.0):
             raise ValueError(f"`noise` must be finite and at least 0, got {self.noise}.")
+        if self.noise and self.problem.startswith(("front-", "tune-")):
+            raise ValueError(f"`noise` must be 0 for {self.problem}, got {self.noise}.")
 
     @property
     def name(self) -> str:
@@ -80,8 +83,7 @@ class OptimiserCell(Cell[Task]):
         sample = data.sample()
         scale = 0.0
         if self.noise:
-            if sample is None:
-                raise ValueError(f"`noise` must be 0 for {self.problem}, got {self.noise}.")
+            assert sample is not None
             low, high = sample.quantile(torch.tensor([0.25, 0.75], dtype=sample.dtype)).tolist()
             scale = self.noise * (high - low)
         device = torch.device(self.device)

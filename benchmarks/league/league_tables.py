@@ -24,9 +24,9 @@ def league_table(records: Sequence[Record]) -> str:
         "",
         "Regret of the point that a run recommends, without noise: medians over the seeds that all"
         " optimisers of a problem have. Where the optimum is not known (`tune-`), the best value of"
-        " all runs stands for it; of several objectives (`front-`) it is the hypervolume that all"
-        " points lack. Ranks are those of medians; regrets below 1e-4 of a problem's range share"
-        " one. Peers are what is not ours, Sobol points aside.",
+        " all runs stands for it; of several objectives (`front-`) it is the hypervolume of the"
+        " true front that the points do not cover. Ranks are those of medians; regrets below 1e-4"
+        " of a problem's range share one. Peers are what is not ours, Sobol points aside.",
     ]
     for division in divisions(records):
         rows = [list(HEADINGS), *standing_rows(division)]

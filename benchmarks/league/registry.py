@@ -59,6 +59,7 @@ PEERS = {
     "botorch-qlognehvi": Peer("botorch_peers", "ExpectedImprovementSearch"),
 }
 OPTIMISERS = (*STRATEGIES, *PEERS)
+FOR_ONE = tuple(name for name in OPTIMISERS if name != "botorch-qlognehvi")
 # Those for several objectives
 FRONT_OPTIMISERS = (
     *("auto", "thompson", "log-ei", "optuna-gp", "optuna-tpe", "optuna-nsga2", "optuna-auto"),
@@ -73,10 +74,10 @@ def make_optimiser(
 
     Raises:
         ImportError: if one of its packages is not installed.
-        ValueError: if there is none of this name, or none for several objectives.
+        ValueError: if there is none of this name for so many objectives.
     """
     several = num_objectives > 1
-    checks.one_of("optimiser", name, FRONT_OPTIMISERS if several else OPTIMISERS)
+    checks.one_of("optimiser", name, FRONT_OPTIMISERS if several else FOR_ONE)
     if name in STRATEGIES:
         return StudySearch(space, seed, q, name, num_objectives)
     peer = PEERS[name]

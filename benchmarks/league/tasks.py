@@ -38,7 +38,7 @@ MIXED_EXPONENTS = (
     *(-1, 0, -1, 0, 1, 0, 1, -1, 0, 0, 1, -1),
 )
 _COCO = re.compile(r"(bbob|bbob-mixint|bbob-largescale)-f(\d+)-d(\d+)")
-_VALLEY = re.compile(r"valley-(\d+)-(1e\d+)")
+_VALLEY = re.compile(r"valley-([1-9]\d*)-(1e\d\d?)")
 _BOTORCH = re.compile(r"(mixed-)?([a-z_]+)-(\d+)")
 
 
@@ -65,15 +65,17 @@ class Task:
         return 1 if self.reference is None else len(self.reference)
 
     def loss(self, values: Tensor) -> float:
-        """Return what values come to: the smallest of (n,), infinity if all failed, or of (n, k)
-        the hypervolume with a minus.
+        """Return the smallest of values (n,), infinity if all failed, or the negative hypervolume
+        of values (n, k).
         """
         if self.reference is None:
             return float(values.nan_to_num(nan=math.inf).min())
         return -hypervolume(values, self.reference)
 
     def spread(self, sample: Tensor | None) -> float | None:
-        """Return how far losses lie apart: of none or the worst of a sample, and the best."""
+        """Return how much the loss of a sample's worst point exceeds the optimum; of several
+        objectives that of no point, which is 0.
+        """
         if self.optimum is None or (sample is None and self.reference is None):
             return None
         return (0.0 if sample is None else float(sample.max())) - self.optimum

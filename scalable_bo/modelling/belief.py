@@ -19,12 +19,13 @@ from acquisition.log_ei import LIGHT_SAMPLER, NEGLIGIBLE_NOISE
 from acquisition.multistart import FunctionOfPoints
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import fit_surrogate
-from scalable_bo.modelling.roughness import rough_bands
+from scalable_bo.modelling.roughness import is_rough, rough_bands
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.space import Space
 from surrogates import PathwiseGP
 from surrogates.models.data import data_sets
 from surrogates.models.fresh import EXACT_UP_TO
+from surrogates.rules.data_set import DataSet
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,14 +90,18 @@ class Belief:
         return mean - 2.0 * std
 
     def _merits(self, U: Tensor) -> Tensor:
-        """Return these ends (k,), where the variance of the noise is not known in view of what the
-        noise may be.
+        """Return the worse ends (k,) of the bands at U (k, e): averaged over how much of a learned
+        noise may be the function's, where there are few enough values to ask for that in passing.
         """
-        if self.data.noise is not None:
+        if self.data.noise is not None or len(self.data.y) > EXACT_UP_TO:
             return self._cautious(U)
-        model = deepcopy(self.model).double().eval()
-        (data,) = data_sets(model)
-        return rough_bands(data, model.transform_inputs(U.to(data.X))).lower
+        return rough_bands(self._exact, self.model.transform_inputs(U.to(self._exact.X))).lower
+
+    @cached_property
+    def _exact(self) -> DataSet:
+        """What the posterior is of, in double precision."""
+        (data,) = data_sets(deepcopy(self.model).double().eval())
+        return data
 
     def mean(self, X: Tensor) -> Tensor:
         """Return the mean (k,), as of the last ask where there are many values."""
@@ -109,18 +114,20 @@ class Belief:
     @property
     def is_noisy(self) -> bool:
         """Whether there is noise: known, or more than the surrogate of a function without noise may
-        find.
+        find. Where there are too many values for averaged bands, it must not be the function's.
         """
         known = self.data.noise
         noise = self.model.likelihood.noise.detach() if known is None else known
-        return float(noise.max()) > NEGLIGIBLE_NOISE
+        is_noisy = float(noise.max()) > NEGLIGIBLE_NOISE
+        if known is not None or not is_noisy or len(self.data.y) <= EXACT_UP_TO:
+            return is_noisy
+        return not is_rough(self._exact)
 
     @torch.no_grad()
     def recommend(self, X: Tensor, values: Tensor) -> int:
         """Return which of the evaluated points (n, d) with ``values`` (n,) is best even at the
-        worse end of its band, also if a part of the noise is the function's; by the mean, where
-        there are too many values to ask for a band in passing, and by its value where noise is
-        negligible.
+        worse end of its band; by the mean, where there are too many values to ask for a band in
+        passing, and by its value where noise is negligible.
 
         The largest mean of many is one that is too large, among points of which little is known.
 

@@ -1,5 +1,5 @@
-"""What is best where a surrogate's noise may in part be a function that it is too smooth for, such
-as ripples: values near one another tell.
+"""Bands of a function of which a surrogate may take a part, such as ripples, for noise, because it
+is too smooth for it.
 
 Notation: n values y at X (n, d), their kernel K (n, n), noise σ²; k points.
 """
@@ -30,17 +30,18 @@ class RoughBands(NamedTuple):
 def rough_bands(
     data: DataSet, X: Tensor, prior: float = 0.05, num_compared: int = 500
 ) -> RoughBands:
-    """Return bands of the function at points X (k, d), averaged over what part of the noise is its
-    own: a share ρ of none, half, 0.9, 0.99 or all, with the covariance ρ σ² R + (1 − ρ) σ² I in
-    place of σ² I.
+    """Return bands of the function at points X (k, d), averaged over the share ρ of the noise that
+    is its own: the covariance ρ σ² R + (1 − ρ) σ² I stands for σ² I, where ρ is 0, 0.5, 0.9, 0.99
+    or 1 − 1e-6.
 
     R has the correlations of the kernel at lengthscales that are 0.3 to 0.01 of its own. Values at
-    points far closer together than that differ by noise alone, and decide; where there are none,
-    the values say nothing of ρ, and a good one counts a little more than the mean there does.
+    points that are far closer together than that differ by noise alone: they tell how large ρ is.
+    Without such points ρ remains as likely as before, so that, of points with almost the same
+    mean, the one with the best value has the best band.
 
     Args:
         data: in float64, with one variance of the noise.
-        prior: the probability that ρ is not 0.
+        prior: the probability that ρ is not 0, before the values are seen.
         num_compared: of the values, those at the points that are best if ρ is 0.
     """
     K = data.kernel(data.X).to_dense()
@@ -49,8 +50,7 @@ def rough_bands(
     if len(K) > num_compared:
         _, lower = _explained(K + noise, K, K.diagonal(), residuals)
         best = (lower + data.mean_module(data.X)).topk(num_compared).indices
-        part = DataSet(data.X[best], data.y[best], data.noise, data.kernel, data.mean_module)
-        return rough_bands(part, X, prior)
+        return rough_bands(data._replace(X=data.X[best], y=data.y[best]), X, prior)
     cross, variances = data.kernel(data.X, X).to_dense(), data.kernel(X, diag=True)
     found = [_explained(K + noise, cross, variances, residuals)]
     for lengthscale in (0.3, 0.1, 0.03, 0.01):
@@ -70,6 +70,17 @@ def rough_bands(
     return RoughBands(lower, float(weights[1:].sum()))
 
 
+def is_rough(data: DataSet, num_compared: int = 500) -> bool:
+    """Return whether the function has a part of the noise, more likely than not.
+
+    Args:
+        data: as of :func:`rough_bands`.
+        num_compared: of the latest values, which are those near the optimum.
+    """
+    latest = data._replace(X=data.X[-num_compared:], y=data.y[-num_compared:])
+    return rough_bands(latest, latest.X[-1:]).probability > 0.5
+
+
 def _correlations(data: DataSet, first: Tensor, second: Tensor) -> Tensor:
     """Return the kernel's correlations (n, k) between points."""
     rows, columns = (data.kernel(points, diag=True).sqrt() for points in (first, second))
@@ -79,8 +90,9 @@ def _correlations(data: DataSet, first: Tensor, second: Tensor) -> Tensor:
 def _explained(
     covariance: Tensor, cross: Tensor, variances: Tensor, residuals: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the log density of N(0, ``covariance``), less what all have in common, and the lower
-    ends (k,) of bands about the mean's at points of these covariances with the values.
+    """Return the log density of residuals by N(0, ``covariance``), less what all have in common,
+    and the lower ends (k,) of the bands of residuals at points with covariances ``cross`` (n, k)
+    with them.
     """
     root, _ = jittered_cholesky(covariance)
     both = torch.cat([residuals.unsqueeze(1), cross], dim=1)

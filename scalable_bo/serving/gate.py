@@ -61,7 +61,7 @@ class Allowance:
             self._left.popitem(last=False)
 
     def of(self, address: str) -> float:
-        """Return how many an address may make now, another one from 1 on."""
+        """Return how many wrong requests an address has left now."""
         if address not in self._left:
             return self._burst
         left, at = self._left[address]

@@ -77,6 +77,7 @@ class Answers:
         self._asking = asking
         self._success: Belief | None = None
         self._kept: tuple[Any, Tensor, Belief] | None = None
+        self._best: tuple[Belief, int] | None = None
 
     @property
     def result(self) -> Result:
@@ -89,7 +90,9 @@ class Answers:
         belief = self._belief(fits=False)
         if belief is None:
             return result
-        best = belief.recommend(result.X, result.values)
+        if self._best is None or self._best[0] is not belief:
+            self._best = belief, belief.recommend(result.X, result.values)
+        best = self._best[1]
         point = result.X[best : best + 1]
         if belief.quick_mean is not None:
             predicted = float(belief.quick_mean(point)), math.nan

@@ -460,7 +460,7 @@ class _MainEffectsCovariance(torch.autograd.Function):
 
 
 def refuse_second_derivatives() -> None:
-    """Require that nobody asks for the gradient of a gradient that has none."""
+    """Refuse to be differentiated: for the backward pass of gradients that have no gradient."""
     if torch.is_grad_enabled():  # by `create_graph`
         raise NotImplementedError(
             "The likelihood of small data sets has first derivatives only. Leave out"

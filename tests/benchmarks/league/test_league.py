@@ -77,7 +77,9 @@ def test_the_regret_of_several_objectives_is_the_hypervolume_that_all_points_lac
     assert regrets == sorted(regrets, reverse=True)
     assert found["range"] == -found["optimum"] > found["regret"] == found["regret_recommended"] > 0
     with pytest.raises(ValueError, match="`noise` must be 0 for front-zdt1, got 1.0"):
-        run_cell(OptimiserCell("front-zdt1", "sobol", q=5, budget=20, seed=0, noise=1.0))
+        OptimiserCell("front-zdt1", "sobol", q=5, budget=20, seed=0, noise=1.0)
+    with pytest.raises(ValueError, match="`optimiser` must be one of auto, .*qlognehvi'"):
+        OptimiserCell("branin-2", "botorch-qlognehvi", q=5, budget=20, seed=0)
     with pytest.raises(ValueError, match="`optimiser` must be one of auto, .*, got 'cma'"):
         OptimiserCell("front-zdt1", "cma", q=5, budget=20, seed=0)
 

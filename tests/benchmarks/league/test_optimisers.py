@@ -7,6 +7,7 @@ from acquisition import STRATEGIES
 from benchmarks.league import registry
 from benchmarks.league.base import Optimiser
 from benchmarks.league.registry import (
+    FOR_ONE,
     FRONT_OPTIMISERS,
     OPTIMISERS,
     PEERS,
@@ -45,7 +46,11 @@ def make(name: str, space: Space, q: int, num_objectives: int = 1) -> Optimiser:
 @pytest.mark.parametrize(
     "name",
     # Ax searches mixed spaces for a minute
-    [pytest.param(name, marks=pytest.mark.slow) if name == "ax" else name for name in PEERS],
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "ax" else name
+        for name in PEERS
+        if name in FOR_ONE
+    ],
 )
 @pytest.mark.parametrize("space", [BOX, MIXED], ids=["box", "mixed"])
 def test_points_lie_in_the_space_and_the_best_is_recommended(name: str, space: Space) -> None:

@@ -9,7 +9,7 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from scalable_bo.modelling.roughness import rough_bands
+from scalable_bo.modelling.roughness import is_rough, rough_bands
 from surrogates.rules.data_set import DataSet
 
 
@@ -38,7 +38,9 @@ def test_ripples_are_told_from_noise_by_near_points() -> None:
     X = clustered()
     ripples = 0.45 * (40 * X).cos().prod(1)
     assert rough_bands(of(X, ripples), X).probability > 0.999
+    assert is_rough(of(X, ripples))
     assert rough_bands(of(X, normal_noise(len(X))), X).probability < 1e-3
+    assert not is_rough(of(X, normal_noise(len(X))))
 
 
 def test_ripples_beneath_a_little_noise_are_told_as_well() -> None:

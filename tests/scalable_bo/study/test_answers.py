@@ -14,6 +14,7 @@ from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from acquisition.log_ei import NEGLIGIBLE_NOISE
+from scalable_bo.modelling.belief import Belief
 from scalable_bo.modelling.roughness import rough_bands
 from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.space import Categorical, Float, Int, Space
@@ -101,6 +102,23 @@ def test_among_many_noisy_values_the_mean_that_is_there_decides(of_noise: Study)
     many = replace(belief, quick_mean=lambda X: (X[:, 0] - 0.9).abs())
     best = many.recommend(result.X, result.values)
     assert best == int((result.X[:, 0] - 0.9).abs().argmin())
+
+
+def test_bands_are_averaged_over_what_noise_may_be_up_to_2000_values(of_noise: Study) -> None:
+    belief = of_noise._answers._belief(fits=False)
+    assert belief is not None
+    U = torch.rand(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    many = replace(belief, data=replace(belief.data, y=torch.zeros(2001, 1)))
+    assert torch.equal(many._merits(U), many._cautious(U))
+    assert not torch.equal(belief._merits(U), belief._cautious(U))
+
+
+def test_a_result_without_new_values_is_not_sought_again(
+    of_noise: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = of_noise.result
+    monkeypatch.setattr(Belief, "recommend", None)
+    assert of_noise.result.best_params == first.best_params
 
 
 def test_without_noise_the_best_value_is_recommended(without_noise: Study) -> None:
