@@ -25,6 +25,12 @@ Rows = list[list[str]]
 BLOCK = re.compile(r"(?:^\|.*\n)+\n\*.*\* <!-- (\w+) -->$", flags=re.MULTILINE)
 FAILING = ("auto", "optuna-tpe", "botorch-qlognei", "botorch-qlognei-worst")
 FITS = ("fit_grid", "fit_grid_large", "fit_grid_weak", "fit_grid_sparse")
+LEAGUES = ("", "_noise", "_mixed", "_large", "_thousand")
+KINDS = {
+    "_mixed": "mixed parameters, ",
+    "_valleys": "rotated valleys, ",
+    "_fronts": "several objectives, ",
+}
 SHARED = ("shared_round", "shared_round_50000_native", "shared_round_million_four")
 
 
@@ -97,7 +103,7 @@ def league(folders: Sequence[str]) -> Rows:
             found = standings(division)
             count = int(found["num_problems"].max())
             runs = f"{count} problem{'s' * (count > 1)}, "
-            kind = "mixed parameters, " if folder == "_mixed" else ""
+            kind = KINDS.get(folder, "")
             title = division.title.replace(" evaluations", "").replace("in batches of ", "by ")
             title = title.replace(" of the interquartile range", "")
             columns[runs + kind + title] = {
@@ -313,10 +319,15 @@ def served() -> Rows:
 
 TABLES: dict[str, tuple[Callable[[], Rows | list[str]], str, tuple[str, ...]]] = {
     "league": (
-        lambda: league(["", "_noise", "_mixed", "_large", "_thousand"]),
+        lambda: league(LEAGUES),
         "python -m benchmarks.league --subset small | noisy | mixed | large | thousand`, and"
         " `--problems bbob-f1-d5,… --batches 5 --budget 100 --noise 0.1 | 0.3 | 1",
         ("optimisers*/optimisers_*.json",),
+    ),
+    "fronts": (
+        lambda: league(["_valleys", "_fronts"]),
+        "python -m benchmarks.league --subset valleys | fronts | fronts-large",
+        ("optimisers_valleys/optimisers_*.json", "optimisers_fronts/optimisers_*.json"),
     ),
     "failing": (
         failing,
