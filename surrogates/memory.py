@@ -246,4 +246,9 @@ def generator_for(generator: torch.Generator, device: torch.device, count: int) 
     if where.type in ("cpu", generator.device.type):
         return generator
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    return torch.Generator(where).manual_seed(seed)
+    return seeded(where, seed)
+
+
+def seeded(device: torch.device, seed: int) -> torch.Generator:
+    """Return a generator of that device with this seed."""
+    return torch.Generator(device).manual_seed(seed)

@@ -202,7 +202,7 @@ class SharedRows(Rows):
         shape = together, num_columns
         end = self.start + len(out)
         for stream in range(self.start // together, -(-end // together)):
-            own = torch.Generator(device).manual_seed(seed + stream)
+            own = memory.seeded(device, seed + stream)
             rows = torch.randn(shape, generator=own, device=device, dtype=torch.float64)
             first = stream * together
             low = max(first, self.start)
