@@ -60,7 +60,7 @@ PEERS = {
 }
 OPTIMISERS = (*STRATEGIES, *PEERS)
 FOR_ONE = tuple(name for name in OPTIMISERS if name != "botorch-qlognehvi")
-# Those for several objectives
+# Optimisers that take several objectives
 FRONT_OPTIMISERS = (
     *("auto", "thompson", "log-ei", "optuna-gp", "optuna-tpe", "optuna-nsga2", "optuna-auto"),
     *("botorch-qlognehvi", "sobol"),

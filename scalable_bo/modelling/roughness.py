@@ -17,9 +17,11 @@ from surrogates.rules.data_set import DataSet
 
 
 class RoughBands(NamedTuple):
-    """Attributes:
-    lower: (k,) ends of bands, two standard deviations below means.
-    probability: that some of the noise is the function's.
+    """Bands of a function, and whether it is rough.
+
+    Attributes:
+        lower: (k,) ends of the bands, two standard deviations below the means.
+        probability: that some of the noise is the function's.
     """
 
     lower: Tensor
@@ -82,8 +84,11 @@ def is_rough(data: DataSet, num_compared: int = 500) -> bool:
 
 
 def _correlations(data: DataSet, first: Tensor, second: Tensor) -> Tensor:
-    """Return the kernel's correlations (n, k) between points."""
-    rows, columns = (data.kernel(points, diag=True).sqrt() for points in (first, second))
+    """Return the kernel's correlations (n, k) between points; 0 where a point has no variance."""
+    least = torch.finfo(data.y.dtype).tiny
+    rows, columns = (
+        data.kernel(points, diag=True).clamp_min(least).sqrt() for points in (first, second)
+    )
     return data.kernel(first, second).to_dense() / rows.unsqueeze(1) / columns
 
 

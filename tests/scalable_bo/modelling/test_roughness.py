@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, ScaleKernel
+from gpytorch.kernels import LinearKernel, MaternKernel, ScaleKernel
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
@@ -84,3 +84,13 @@ def test_of_many_values_those_at_the_best_points_are_compared() -> None:
     assert best.probability > 0.5
     whole = rough_bands(data, X)
     assert torch.equal(best.lower.topk(3).indices, whole.lower.topk(3).indices)
+
+
+def test_a_point_without_variance_has_a_band() -> None:
+    X = clustered()
+    X[0] = 0.0
+    kernel = LinearKernel().double()
+    bands = rough_bands(of(X, normal_noise(len(X)))._replace(kernel=kernel), X)
+    assert bool(bands.lower.isfinite().all())
+    assert float(bands.lower[0]) > -1.0
+    assert 0.0 <= bands.probability <= 1.0
