@@ -25,7 +25,9 @@ Result = TypeVar("Result")
 _unavailable: set[str] = set()  # the kernels that failed to compile or to run
 
 
-def fused_matmul(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> Tensor | None:
+def fused_matmul(
+    profile: str, X: Tensor, Z: Tensor, W: Tensor, most_passes: int = 4
+) -> Tensor | None:
     """Return κ(X, Z) @ W, (m, s), by a fused kernel, or ``None`` where tiles are to do it;
     called on ``DEVICE_TYPES`` alone.
 
@@ -34,11 +36,18 @@ def fused_matmul(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> Tensor | None
         X: (m, d) points in units of the lengthscale.
         Z: (n, d), likewise.
         W: (n, s).
+        most_passes: of ``LARGEST_WIDTH`` columns each. By the times of one on an H200
+            (``benchmarks/results/gpu``) four take .6 as long as tiles in float32, and as long in
+            float64.
     """
     kernels = _kernels_for(X, Z, W)
-    if kernels is None or W.shape[1] > kernels.LARGEST_WIDTH:
+    if kernels is None or W.shape[1] > most_passes * kernels.LARGEST_WIDTH:
         return None
-    product: Callable[..., Tensor] = kernels.product
+
+    def product(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> Tensor:
+        passes = W.split(kernels.LARGEST_WIDTH, 1)
+        return torch.cat([kernels.product(profile, X, Z, part) for part in passes], 1)
+
     return _attempt(product, profile, X, Z, W)
 
 
@@ -49,8 +58,8 @@ def fused_rowwise(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> tuple[Tensor
     kernels = _kernels_for(X, Z, W)
     if kernels is None:
         return None
-    product: Callable[..., tuple[Tensor, Tensor]] = kernels.rowwise
-    return _attempt(product, profile, X, Z, W)
+    rowwise: Callable[..., tuple[Tensor, Tensor]] = kernels.rowwise
+    return _attempt(rowwise, profile, X, Z, W)
 
 
 def _kernels_for(X: Tensor, Z: Tensor, W: Tensor, fewest_entries: int = 2**20) -> ModuleType | None:
@@ -62,18 +71,7 @@ def _kernels_for(X: Tensor, Z: Tensor, W: Tensor, fewest_entries: int = 2**20) -
     kernels = _triton_kernels()
     if kernels is None or d > kernels.LARGEST_WIDTH:
         return None
-    if max(m, n) * max(d + 1, s) > kernels.LARGEST_OFFSET:
-        _say_too_large(kernels.LARGEST_OFFSET)
-        return None
-    return kernels
-
-
-@functools.cache
-def _say_too_large(largest: int) -> None:
-    logger.info(
-        "points with more than %d numbers have no fused products: they are evaluated tile by tile",
-        largest,
-    )
+    return kernels if max(m, n) * max(d + 1, s) <= kernels.LARGEST_OFFSET else None
 
 
 @functools.cache

@@ -80,11 +80,13 @@ def _measured(device: torch.device) -> Rates:
 
 
 @torch.no_grad()
-def measured_rates(device: torch.device, n: int = 4096, num_columns: int = 512) -> Rates:
-    """Return the rates of ``device``, measured on matrices of n rows and columns, and products with
-    ``num_columns``.
+def measured_rates(
+    device: torch.device, n: int = 8192, num_columns: int = 512, block: int = 2048
+) -> Rates:
+    """Return the rates of ``device``, measured on matrices of n rows and columns, products with
+    ``num_columns``, and factors of ``block`` rows. Few would show how long a call takes to begin.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = memory.generator_for(torch.Generator().manual_seed(0), device, n**2)
 
     def uniform(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=generator, device=generator.device).to(device)
@@ -116,7 +118,7 @@ def measured_rates(device: torch.device, n: int = 4096, num_columns: int = 512) 
         double_column=worth(lambda: matmul(doubled, W_doubled), n**2 * num_columns),
         double=max(1.0, factorised(H.double()) / factorise),
         factorise=factorise,
-        block_factorise=factorised(H[: n // 2, : n // 2]),
+        block_factorise=factorised(H[:block, :block]),
         copy=worth(lambda: evaluated(doubles, doubles).clone(), n**2),
     )
 
