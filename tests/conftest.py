@@ -46,7 +46,9 @@ torch.set_num_threads(1)
 threadpool_limits(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
-simulated_device.register()
+# PyTorch finds gradients on one kind of accelerator a process
+if not torch.cuda.is_available():
+    simulated_device.register()
 
 # BoTorch would compile its improvement of hypervolumes, which takes half a minute; a process that
 # is ended meanwhile leaves a lock for which all others wait. Its Python finds the same values

@@ -35,6 +35,7 @@ class Rates:
         factorise: one in float32, of a large matrix.
         block_factorise: likewise of a smaller one.
         copy: an entry of a matrix to be factorised, brought into place.
+        call: of PyTorch, whatever it does; on a CPU the others have it.
     """
 
     evaluate: float
@@ -46,6 +47,7 @@ class Rates:
     factorise: float
     block_factorise: float
     copy: float
+    call: float = 0.0
 
 
 OF_A_CPU = Rates(
@@ -120,6 +122,7 @@ def measured_rates(
         factorise=factorise,
         block_factorise=factorised(H[:block, :block]),
         copy=worth(lambda: evaluated(doubles, doubles).clone(), n**2),
+        call=worth(lambda: [order[:1].add(1) for _ in range(100)], 200),
     )
 
 

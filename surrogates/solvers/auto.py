@@ -175,27 +175,17 @@ class Auto(GoalSolver):
 
         block = default_block_size(n, s, system.device)
         is_smooth = probe.missed_by(block // 2) < SMOOTH * probe.scale
-        blocks = n * block * (rates.block_factorise * block / 3.0 + 2.0 * s + evaluate) + (
-            0.0 if evaluate else rates.gather * n**2
-        )
+        work = n * block * (rates.block_factorise * block / 3.0 + 2.0 * s + evaluate)
+        reads = 0.0 if evaluate else rates.gather * n**2
+        calls = n / block * 300.0 * rates.call  # of small blocks on an H200: 2.3 ms a step
         hardness = math.log10(1.0 + 30.0 * probe.missed_by(block) / probe.smallest)
         epochs = digits * (5.0 + 1.3 * hardness if is_smooth else 4.5 + hardness)
+        name = f"SketchAndProject.asap(), blocks of {block}"
+        plain = 1.5 * probe.iterations(0, tolerance)  # the median of epochs over their forecast
         found = [
-            candidate(
-                self._asap(),
-                f"SketchAndProject.asap(), blocks of {block}",
-                epochs,
-                blocks,
-            )
+            candidate(self._asap(), name, epochs, work + reads + calls),
+            candidate(CG(None, **self._limits), "CG(None)", plain, 0.0),
         ]
-        found.append(
-            candidate(
-                CG(None, **self._limits),
-                "CG(None)",
-                1.5 * probe.iterations(0, tolerance),  # the median of epochs over their forecast
-                0.0,
-            )
-        )
         for rank in sorted({max(1, n // 20), max(1, n // 10), max(1, n // 5)}):
             if preconditioner_bytes(n, rank, system.dtype) > free:
                 continue

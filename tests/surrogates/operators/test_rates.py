@@ -87,6 +87,17 @@ def test_choices_follow_the_rates_of_the_device(
     assert chosen == [Cholesky, CG]
 
 
+def test_calls_count_where_a_step_is_little_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = problems.uniform(1500, 2, dtype=torch.float32)
+    system = KernelSystem(problems.operator(Tiled, problems.matern(0.5).to(X), X), 1e-2)
+    chosen = []
+    for call in (0.0, 1e9):
+        given = replace(rates_of(CPU), call=call)
+        monkeypatch.setattr("surrogates.solvers.auto.rates_of", lambda device, given=given: given)
+        chosen.append(type(Auto(direct=False).choose(system, 300).solver))
+    assert chosen == [SketchAndProject, CG]
+
+
 def test_blocks_are_smaller_where_factorising_is_dear(
     monkeypatch: pytest.MonkeyPatch, device: torch.device
 ) -> None:
