@@ -46,7 +46,7 @@ torch.set_num_threads(1)
 threadpool_limits(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# PyTorch finds gradients on one kind of accelerator a process
+# PyTorch differentiates on only one kind of accelerator per process
 if not torch.cuda.is_available():
     simulated_device.register()
 

@@ -26,7 +26,7 @@ _unavailable: set[str] = set()  # the kernels that failed to compile or to run
 
 
 def fused_matmul(
-    profile: str, X: Tensor, Z: Tensor, W: Tensor, most_passes: int = 4
+    profile: str, X: Tensor, Z: Tensor, W: Tensor, most_work: int = 1024
 ) -> Tensor | None:
     """Return κ(X, Z) @ W, (m, s), by a fused kernel, or ``None`` where tiles are to do it;
     called on ``DEVICE_TYPES`` alone.
@@ -36,12 +36,12 @@ def fused_matmul(
         X: (m, d) points in units of the lengthscale.
         Z: (n, d), likewise.
         W: (n, s).
-        most_passes: of ``LARGEST_WIDTH`` columns each. By the times of one on an H200
-            (``benchmarks/results/gpu``) four take .6 as long as tiles in float32, and as long in
-            float64.
+        most_work: the largest number of columns times inputs, of which 8 count at least. On an
+            H200 (``device_costs.json``) 128 columns of 8 inputs take .6 of the time of tiles in
+            float32, and the same time in float64.
     """
     kernels = _kernels_for(X, Z, W)
-    if kernels is None or W.shape[1] > most_passes * kernels.LARGEST_WIDTH:
+    if kernels is None or W.shape[1] * max(X.shape[1], 8) > most_work:
         return None
 
     def product(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ class Rates:
         factorise: one in float32, of a large matrix.
         block_factorise: likewise of a smaller one.
         copy: an entry of a matrix to be factorised, brought into place.
-        call: of PyTorch, whatever it does; on a CPU the others have it.
+        call: the overhead of a call of PyTorch; 0 on a CPU, where the others include it.
     """
 
     evaluate: float
@@ -78,15 +78,15 @@ def factorisation_advantage(device: torch.device) -> float:
 
 @cache
 def _measured(device: torch.device) -> Rates:
-    return measured_rates(device)
+    return memory.halving(lambda n: measured_rates(device, n), 8192, "A trial matrix")
 
 
 @torch.no_grad()
 def measured_rates(
-    device: torch.device, n: int = 8192, num_columns: int = 512, block: int = 2048
+    device: torch.device, n: int, num_columns: int = 512, block: int = 2048
 ) -> Rates:
     """Return the rates of ``device``, measured on matrices of n rows and columns, products with
-    ``num_columns``, and factors of ``block`` rows. Few would show how long a call takes to begin.
+    ``num_columns``, and factors of ``block`` rows. On fewer, overhead would dominate.
     """
     generator = memory.generator_for(torch.Generator().manual_seed(0), device, n**2)
 

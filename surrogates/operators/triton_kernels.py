@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LARGEST_WIDTH = 32  # columns of X, and of W; beyond, tiles and matrix products are faster
+LARGEST_WIDTH = 32  # columns of X, and of W in one pass
 # 32-bit integers, a tile beyond the last row included
 LARGEST_OFFSET = torch.iinfo(torch.int32).max // 2
 # That few rows are spread over, some for every multiprocessor: the same on every device, as the

@@ -177,7 +177,7 @@ class Auto(GoalSolver):
         is_smooth = probe.missed_by(block // 2) < SMOOTH * probe.scale
         work = n * block * (rates.block_factorise * block / 3.0 + 2.0 * s + evaluate)
         reads = 0.0 if evaluate else rates.gather * n**2
-        calls = n / block * 300.0 * rates.call  # of small blocks on an H200: 2.3 ms a step
+        calls = n / block * 300.0 * rates.call  # a step of small blocks: 2.3 ms on an H200
         hardness = math.log10(1.0 + 30.0 * probe.missed_by(block) / probe.smallest)
         epochs = digits * (5.0 + 1.3 * hardness if is_smooth else 4.5 + hardness)
         name = f"SketchAndProject.asap(), blocks of {block}"
