@@ -25,7 +25,7 @@ _PACKAGES = (
     *("optuna", "cma", "cmaes", "coco-experiment"),
 )
 _ROOT = Path(__file__).resolve().parents[2]
-COMMIT = "SCALABLE_BO_COMMIT"  # in the environment: of a copy of the source without its repository
+COMMIT = "SCALABLE_BO_COMMIT"  # in the environment: of a copy of the source elsewhere
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     date (UTC).
     """
     return {
-        "commit": _commit(),
+        "commit": os.environ.get(COMMIT) or _commit(),
         "versions": (
             {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
         ),
@@ -120,8 +120,8 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def _commit() -> str | None:
-    """Return the commit of the source tree, marked if it has changes; for a copy without its
-    repository what ``SCALABLE_BO_COMMIT`` says; ``None`` for an installed package.
+    """Return the commit of the source tree, marked if it has changes; ``None`` for a copy without
+    its repository, or an installed package.
     """
 
     def git(*arguments: str) -> str:
@@ -133,10 +133,10 @@ def _commit() -> str | None:
     try:
         # Installed inside somebody's own repository
         if Path(git("rev-parse", "--show-toplevel")) != _ROOT:
-            return os.environ.get(COMMIT)
+            return None
         return git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain") else "")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get(COMMIT)
+        return None
 
 
 def _version(package: str) -> str | None:

@@ -62,11 +62,9 @@ def test_the_commit_of_a_repository_around_an_installed_package_is_not_taken(
     assert describe_environment(CPU)["commit"] is None
 
 
-def test_a_copy_without_its_repository_is_told_its_commit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_copy_is_told_its_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(records.COMMIT, "7328b0c")
-    for place in (Path(records.__file__).parent, tmp_path):
+    for place in (records._ROOT, Path(records.__file__).parent, tmp_path):
         monkeypatch.setattr(records, "_ROOT", place)
         assert describe_environment(CPU)["commit"] == "7328b0c"
 
