@@ -232,13 +232,7 @@ def check_outcomes(
     # One of each path takes the values of as many paths
     if objective is not None and not isinstance(objective, Scalarisations):
         named["objective"] = objective
-    trial = torch.ones(
-        1,
-        2,
-        num_outputs,
-        dtype=models[0].train_targets.dtype,
-        device=models[0].train_targets.device,
-    )
+    trial = models[0].train_targets.new_ones(1, 2, num_outputs)
     for name, outcome in named.items():
         if not callable(outcome):
             raise TypeError(

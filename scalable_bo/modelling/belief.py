@@ -95,7 +95,7 @@ class Belief:
         """
         if self.data.noise is not None or len(self.data.y) > EXACT_UP_TO:
             return self._cautious(U)
-        return rough_bands(self._exact, self.model.transform_inputs(U.to(self._exact.X))).lower
+        return rough_bands(self._exact, self.model.transform_inputs(U.to(self._exact.X)))[0]
 
     @cached_property
     def _exact(self) -> DataSet:
@@ -118,10 +118,9 @@ class Belief:
         """
         known = self.data.noise
         noise = self.model.likelihood.noise.detach() if known is None else known
-        is_noisy = float(noise.max()) > NEGLIGIBLE_NOISE
-        if known is not None or not is_noisy or len(self.data.y) <= EXACT_UP_TO:
-            return is_noisy
-        return not is_rough(self._exact)
+        may_be_rough = known is None and len(self.data.y) > EXACT_UP_TO
+        is_found = float(noise.max()) > NEGLIGIBLE_NOISE
+        return is_found and not (may_be_rough and is_rough(self._exact))
 
     @torch.no_grad()
     def recommend(self, X: Tensor, values: Tensor) -> int:

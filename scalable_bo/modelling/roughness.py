@@ -7,7 +7,6 @@ Notation: n values y at X (n, d), their kernel K (n, n), noise σ²; k points.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,25 +15,14 @@ from surrogates.operators.linalg import jittered_cholesky
 from surrogates.rules.data_set import DataSet
 
 
-class RoughBands(NamedTuple):
-    """Bands of a function, and whether it is rough.
-
-    Attributes:
-        lower: (k,) ends of the bands, two standard deviations below the means.
-        probability: that some of the noise is the function's.
-    """
-
-    lower: Tensor
-    probability: float
-
-
 @torch.no_grad()
 def rough_bands(
     data: DataSet, X: Tensor, prior: float = 0.05, num_compared: int = 500
-) -> RoughBands:
-    """Return bands of the function at points X (k, d), averaged over the share ρ of the noise that
-    is its own: the covariance ρ σ² R + (1 − ρ) σ² I stands for σ² I, where ρ is 0, 0.5, 0.9, 0.99
-    or 1 − 1e-6.
+) -> tuple[Tensor, float]:
+    """Return the lower ends (k,) of bands of the function at points X (k, d), two standard
+    deviations below its mean, averaged over the share ρ of the noise that is its own, and the
+    probability that there is one: the covariance ρ σ² R + (1 − ρ) σ² I stands for σ² I, where ρ is
+    0, 0.5, 0.9, 0.99 or 1 − 1e-6.
 
     R has the correlations of the kernel at lengthscales that are 0.3 to 0.01 of its own. Values at
     points that are far closer together than that differ by noise alone: they tell how large ρ is.
@@ -69,7 +57,7 @@ def rough_bands(
     priors[0] = math.log(1.0 - prior)
     weights = torch.softmax(priors + fits, 0)
     lower = data.mean_module(X) + weights @ lowers
-    return RoughBands(lower, float(weights[1:].sum()))
+    return lower, float(weights[1:].sum())
 
 
 def is_rough(data: DataSet, num_compared: int = 500) -> bool:
@@ -80,15 +68,13 @@ def is_rough(data: DataSet, num_compared: int = 500) -> bool:
         num_compared: of the latest values, which are those near the optimum.
     """
     latest = data._replace(X=data.X[-num_compared:], y=data.y[-num_compared:])
-    return rough_bands(latest, latest.X[-1:]).probability > 0.5
+    return rough_bands(latest, latest.X[-1:])[1] > 0.5
 
 
 def _correlations(data: DataSet, first: Tensor, second: Tensor) -> Tensor:
     """Return the kernel's correlations (n, k) between points; 0 where a point has no variance."""
     least = torch.finfo(data.y.dtype).tiny
-    rows, columns = (
-        data.kernel(points, diag=True).clamp_min(least).sqrt() for points in (first, second)
-    )
+    rows, columns = (data.kernel(Z, diag=True).clamp_min(least).sqrt() for Z in (first, second))
     return data.kernel(first, second).to_dense() / rows.unsqueeze(1) / columns
 
 

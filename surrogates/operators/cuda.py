@@ -58,8 +58,7 @@ def fused_rowwise(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> tuple[Tensor
     kernels = _kernels_for(X, Z, W)
     if kernels is None:
         return None
-    rowwise: Callable[..., tuple[Tensor, Tensor]] = kernels.rowwise
-    return _attempt(rowwise, profile, X, Z, W)
+    return _attempt(kernels.rowwise, profile, X, Z, W)
 
 
 def _kernels_for(X: Tensor, Z: Tensor, W: Tensor, fewest_entries: int = 2**20) -> ModuleType | None:

@@ -162,7 +162,6 @@ class Auto(GoalSolver):
         n = system.n
         s = num_columns
         rates = rates_of(system.device)
-        column = _column_cost(system)
         free = memory.available(system.device)
         digits = max(1.0, -math.log10(tolerance)) / 2.0
         evaluate = 0.0 if system.is_stored else rates.evaluate
@@ -191,16 +190,9 @@ class Auto(GoalSolver):
                 continue
             epochs = 1.0 + probe.iterations(rank, tolerance)
             setup = n * rank * (7.0 * rank + evaluate)  # half of it the triangular solve
-            applied = 2.0 * n * rank * (rates.read + column * s)
-            found.append(
-                candidate(
-                    CG(Nystrom(rank), **self._limits),
-                    f"CG(Nystrom({rank}))",
-                    epochs,
-                    applied,
-                    setup,
-                )
-            )
+            applied = 2.0 * n * rank * (rates.read + _column_cost(system) * s)
+            solver = CG(Nystrom(rank), **self._limits)
+            found.append(candidate(solver, f"CG(Nystrom({rank}))", epochs, applied, setup))
         return found
 
     def _solve(self, request: Request) -> Solution:
