@@ -25,7 +25,7 @@ _PACKAGES = (
     *("optuna", "cma", "cmaes", "coco-experiment"),
 )
 _ROOT = Path(__file__).resolve().parents[2]
-COMMIT = "SCALABLE_BO_COMMIT"  # in the environment: of a copy of the source elsewhere
+COMMIT = "SCALABLE_BO_COMMIT"  # environment variable: the commit of a copy of the source
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:

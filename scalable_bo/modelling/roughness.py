@@ -21,7 +21,7 @@ def rough_bands(
 ) -> tuple[Tensor, float]:
     """Return the lower ends (k,) of bands of the function at points X (k, d), two standard
     deviations below its mean, averaged over the share ρ of the noise that is its own, and the
-    probability that there is one: the covariance ρ σ² R + (1 − ρ) σ² I stands for σ² I, where ρ is
+    probability that ρ is above 0. The covariance ρ σ² R + (1 − ρ) σ² I stands for σ² I, where ρ is
     0, 0.5, 0.9, 0.99 or 1 − 1e-6.
 
     R has the correlations of the kernel at lengthscales that are 0.3 to 0.01 of its own. Values at
