@@ -41,13 +41,7 @@ from acquisition.outcomes import (
     only_output,
 )
 from acquisition.pools import Chosen, best_choices, choose, read_parts
-from acquisition.selection import (
-    KnownPoints,
-    Moves,
-    best_first,
-    distinct_best,
-    grid_neighbours,
-)
+from acquisition.selection import KnownPoints, Moves, best_first, distinct_best, grid_neighbours
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, SamplePaths, checks
 from surrogates.functions.paths import BatchPaths

@@ -138,10 +138,7 @@ for axis in axes[1]:
     axis.set_xlabel("passes over the data")
 figure.supylabel("distance to f (root mean square)", fontsize=10)
 figure.legend(
-    *axes[0, 0].get_legend_handles_labels(),
-    loc="outside lower center",
-    ncols=4,
-    fontsize=9,
+    *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9
 )
 Path("results").mkdir(exist_ok=True)
 figure.savefig("results/nystrom_sgm.png")

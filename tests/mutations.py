@@ -96,12 +96,7 @@ MUTANTS = (
         SOLVERS,
     ),
     Mutant("surrogates/solvers/acceleration.py", "1.0 / (1.0 + gamma * nu)", "0.5", SOLVERS),
-    Mutant(
-        SOLVED,
-        "solve(own_block, gap).value",
-        "solve(own_block, 0.0 * gap).value",
-        MODELS,
-    ),
+    Mutant(SOLVED, "solve(own_block, gap).value", "solve(own_block, 0.0 * gap).value", MODELS),
     Mutant(
         SOLVED,
         "weights=mean_weights - solution.value",
@@ -121,10 +116,7 @@ MUTANTS = (
     Mutant(PATHS, "+ shares.to(deviations) * deviations", "+ deviations", MODELS),
     Mutant(PATHS, "self.prior.each(X) + update", "self.prior.each(X) - update", MODELS),
     Mutant(
-        PATHS,
-        "update = combine(self.data, X, ",
-        "update = 0.9 * combine(self.data, X, ",
-        MODELS,
+        PATHS, "update = combine(self.data, X, ", "update = 0.9 * combine(self.data, X, ", MODELS
     ),
     Mutant(SELECTION, "if not is_known[i] and untaken", "if not is_known[i] or untaken", SEARCH),
     Mutant(

@@ -83,9 +83,7 @@ STATIONARY: dict[str, Callable[[], Kernel]] = {
     "matern52-active": lambda: matern(2.5, ARD[:, :2], ard_num_dims=2, active_dims=[2, 0]),
     "scale-scale-matern12-active": lambda: scaled(scaled(matern(0.5, active_dims=[1]), 0.5), 1.5),
 }
-GENERIC: dict[str, Callable[[], Kernel]] = {
-    "rq": lambda: with_lengthscale(RQKernel(), 0.6),
-}
+GENERIC: dict[str, Callable[[], Kernel]] = {"rq": lambda: with_lengthscale(RQKernel(), 0.6)}
 COMPOSED: dict[str, Callable[[], Kernel]] = {
     "sum": lambda: scaled(rbf(), 0.5) + matern(1.5, active_dims=[0, 2]),
     "product": lambda: matern(2.5, ARD, ard_num_dims=DIM) * scaled(rbf(1.5), 2.0),

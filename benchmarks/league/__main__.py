@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from scalable_bo._packages import INSTALL, require
-from scalable_bo.cli.console import (
-    Commands,
-    optional,
-    print_table,
-    read_integers,
-    read_names,
-)
+from scalable_bo.cli.console import Commands, optional, print_table, read_integers, read_names
 from scalable_bo.cli.main import main
 from scalable_bo.cli.running import Benchmark, BenchmarkPlan
 

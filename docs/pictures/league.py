@@ -12,10 +12,7 @@ from scalable_bo.experiments.records import read_records
 RESULTS = Path("benchmarks/results")
 LEAGUES = {
     "optimisers": ("60 evaluations in batches of 5", "32 problems, 60 evaluations by 5"),
-    "optimisers_large": (
-        "1000 evaluations in batches of 100",
-        "20 to 100 dimensions, 1000 by 100",
-    ),
+    "optimisers_large": ("1000 evaluations in batches of 100", "20 to 100 dimensions, 1000 by 100"),
 }
 NAMES = {"auto": "scalable_bo", "cma": "pycma", "sobol": "Sobol points"}
 OURS, OTHERS = "#3949ab", "#b0b4c8"

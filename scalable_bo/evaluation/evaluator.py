@@ -406,10 +406,7 @@ class Evaluator:
         return None
 
     def _further(
-        self,
-        num_out: int,
-        points: dict[int, dict[str, Any]],
-        left: dict[int, dict[str, Any]],
+        self, num_out: int, points: dict[int, dict[str, Any]], left: dict[int, dict[str, Any]]
     ) -> Mapping[int, dict[str, Any]]:
         """Return what the source has, which becomes part of the ``points`` and of what is
         ``left``.

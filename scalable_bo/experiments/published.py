@@ -81,5 +81,5 @@ PUBLISHED_RUNS = {
     "lin2023-small": (
         " Lin et al. (2023, Figure 6) show their runs as curves, over all lengthscales; a round"
         " took about 180 s by SGD and SVGP, 360 s by CG, on an A100."
-    ),
+    )
 }

@@ -45,10 +45,7 @@ def choose_batch(
         if plan.num_rows is not None:
             parts = local_parts(factory, strategy, plan, data, q, generator, deadline=deadline)
             chosen = choose_parts(
-                parts,
-                lambda part: request_of(part.models[0], part.q),
-                strategy.generate,
-                generator,
+                parts, lambda part: request_of(part.models[0], part.q), strategy.generate, generator
             )
             return chosen.points, reason
     model, kept = fitted_model(factory, strategy, data, q, generator, deadline=deadline)

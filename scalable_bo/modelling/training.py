@@ -103,10 +103,7 @@ class Fences:
         lower, upper = (float(end) for end in values[~(bad | good)].aminmax())
         reach = max(lower - float(ordered[0]), float(ordered[-1]) - upper)
         return cls(
-            lower if bad.any() else -math.inf,
-            upper if good.any() else math.inf,
-            float(unit),
-            reach,
+            lower if bad.any() else -math.inf, upper if good.any() else math.inf, float(unit), reach
         )
 
     @property

@@ -24,12 +24,7 @@ from scalable_bo.report.views import outcome_name
 from scalable_bo.space.cell_texts import apart
 from scalable_bo.space.parameters import Parameter
 from scalable_bo.space.quoting import shorten
-from scalable_bo.storage.shown import (
-    LONGEST_SHOWN,
-    describe_excess,
-    describe_params,
-    short_value,
-)
+from scalable_bo.storage.shown import LONGEST_SHOWN, describe_excess, describe_params, short_value
 from surrogates.atomic import write_atomically
 
 NUM_ROWS = 15  # of a table

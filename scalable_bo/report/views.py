@@ -262,11 +262,7 @@ def slices(snapshot: Snapshot, outcome: int = 0, names: Sequence[str] | None = N
 
 
 def contour(
-    snapshot: Snapshot,
-    outcome: int = 0,
-    names: Sequence[str] | None = None,
-    *,
-    side: int = 41,
+    snapshot: Snapshot, outcome: int = 0, names: Sequence[str] | None = None, *, side: int = 41
 ) -> Picture | None:
     """Return the mean of an outcome over two parameters, all others as in ``snapshot.shown_row``,
     NaN where one of them is not active, and the observed points; ``None`` where there are not two.

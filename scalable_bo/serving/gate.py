@@ -148,10 +148,7 @@ async def answer(
 ) -> None:
     """Send a short answer in JSON."""
     body = json.dumps(content).encode()
-    fixed = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
+    fixed = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*fixed, *headers]})
     await send({"type": "http.response.body", "body": body})
 

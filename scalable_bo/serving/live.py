@@ -146,10 +146,7 @@ class LiveView:
             for outcome, belief in enumerate(beliefs)
         }
         contour = views.contour(snapshot)
-        found = {
-            "importances": draw_shares(shares),
-            "slices": draw(views.slices(snapshot)),
-        }
+        found = {"importances": draw_shares(shares), "slices": draw(views.slices(snapshot))}
         if contour is not None:
             found["contour"] = draw(contour)
         return found | {
@@ -205,12 +202,7 @@ def _lines(snapshot: Snapshot) -> dict[str, Any]:
             for axis in lines.axes
         ],
         "lines": [
-            {
-                "row": int(row),
-                "value": float(value),
-                "places": list(map(float, places)),
-                "is": is_,
-            }
+            {"row": int(row), "value": float(value), "places": list(map(float, places)), "is": is_}
             for row, value, places, is_ in zip(
                 lines.rows,
                 snapshot.rows.values[lines.rows],

@@ -74,7 +74,7 @@ def load_checkpoint(kept: Checkpoints, up_to: int) -> Checkpoint | None:
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             warn(
                 f"The checkpoint {kept.describe(number)} is damaged and was passed over ({error})."
-                " The surrogate is computed again from the stored rows.",
+                " The surrogate is computed again from the stored rows."
             )
     return None
 

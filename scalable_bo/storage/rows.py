@@ -106,12 +106,7 @@ class Outcomes:
 
     @classmethod
     def several(
-        cls,
-        values: Any,
-        noise: Any,
-        names: Sequence[str],
-        *,
-        ids: Sequence[int] = (),
+        cls, values: Any, noise: Any, names: Sequence[str], *, ids: Sequence[int] = ()
     ) -> Outcomes:
         """Read values of several outcomes by name: for each point a dict, or values in their order.
 

@@ -20,14 +20,7 @@ from scalable_bo.space.plain_values import Choice
 from scalable_bo.space.quoting import quote
 from scalable_bo.space.space import Space
 from scalable_bo.storage.rows import Outcomes
-from scalable_bo.storage.sheets import (
-    EMPTY,
-    cell_text,
-    decimal_of,
-    dialect,
-    read_sheet,
-    with_point,
-)
+from scalable_bo.storage.sheets import EMPTY, cell_text, decimal_of, dialect, read_sheet, with_point
 from surrogates import memory
 
 require("pandas", extra="tables", user="A table of evaluations")

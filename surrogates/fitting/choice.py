@@ -21,12 +21,7 @@ from surrogates.fitting.exact import fit_exact
 from surrogates.fitting.iterative import fit_iterative
 from surrogates.fitting.minibatch import fit_minibatch
 from surrogates.fitting.sample import fit_sample
-from surrogates.fitting.search import (
-    LITTLE_NOISE,
-    Search,
-    finer_starts,
-    is_function_of_its_parts,
-)
+from surrogates.fitting.search import LITTLE_NOISE, Search, finer_starts, is_function_of_its_parts
 from surrogates.fitting.simpler import simplify
 from surrogates.fitting.staged import WHITE_NOISE, Stages
 from surrogates.fitting.subsets import fit_subsets

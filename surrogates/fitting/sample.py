@@ -22,11 +22,7 @@ from surrogates.fitting.search import (
     smooth_start,
 )
 from surrogates.restoring import restored_on_failure
-from surrogates.rules.hyperparameters import (
-    ModelT,
-    StepCallback,
-    training_data,
-)
+from surrogates.rules.hyperparameters import ModelT, StepCallback, training_data
 
 
 @restored_on_failure

@@ -135,11 +135,7 @@ class TaskAmplitudes(_OfWaves):
 Amplitudes = Modulation | TaskAmplitudes
 
 
-def modulated(
-    modulations: tuple[Amplitudes, ...],
-    weights: Tensor,
-    X: Tensor,
-) -> Tensor:
+def modulated(modulations: tuple[Amplitudes, ...], weights: Tensor, X: Tensor) -> Tensor:
     """Return the amplitudes (m, h) of waves with ``weights`` (h,), whose weighted mean square is
     what it is to be at every point: over the waves of each summand, those that the same factors
     modulate.

@@ -554,10 +554,7 @@ Spectrum = Callable[[Any, int, int, torch.Generator], tuple[Tensor, Tensor | flo
 
 
 def register_kernel(
-    kind: type[Kernel],
-    *,
-    spectrum: Spectrum | None = None,
-    settings: Sequence[str] | None = None,
+    kind: type[Kernel], *, spectrum: Spectrum | None = None, settings: Sequence[str] | None = None
 ) -> None:
     """Make a class of kernels of your own one that is known: with a ``spectrum`` it has random
     features, so that its models have paths at any n; with ``settings`` its models can be saved.

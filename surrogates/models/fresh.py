@@ -448,12 +448,7 @@ class FreshGP(SingleTaskGP):
 
     def _state_key(self) -> StateKey:
         return StateKey.of(
-            self,
-            self.solver,
-            self.num_features,
-            self.num_paths,
-            self.seed,
-            self.memory_budget,
+            self, self.solver, self.num_features, self.num_paths, self.seed, self.memory_budget
         )
 
     @contextmanager

@@ -63,10 +63,7 @@ def multi_task_kernel(
     elif covar_module.active_dims is None:
         covar_module.active_dims = torch.tensor(others, device="cpu")
     tasks = TaskKernel(
-        num_tasks=num_tasks,
-        rank=rank,
-        task_prior=BetaPrior(2.5, 1.5),
-        active_dims=[task],
+        num_tasks=num_tasks, rank=rank, task_prior=BetaPrior(2.5, 1.5), active_dims=[task]
     )
     # In place of random numbers: correlations of a half to two thirds, by columns that differ, as a
     # fit moves equal columns alike

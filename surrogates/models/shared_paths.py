@@ -119,10 +119,7 @@ def shared_paths(
     solver = SketchAndProject.asap() if solver is None else solver
     both = shared_targets(system, targets - mean(X), prior(X).T, generator)
     solution = solver.solve(
-        system,
-        **solve_arguments(system, both, solver),
-        generator=generator,
-        callback=callback,
+        system, **solve_arguments(system, both, solver), generator=generator, callback=callback
     )
     solution.warn_if_unsolved("The mean and paths")
     mean_weights = solution.value[:, :1].clone()

@@ -201,9 +201,7 @@ class StationaryTiles(KernelTiles):
 
     def blocks(self, index: Tensor) -> Tensor:
         d2 = torch.cdist(
-            self.left.X[index],
-            self.right.X[index],
-            compute_mode="donot_use_mm_for_euclid_dist",
+            self.left.X[index], self.right.X[index], compute_mode="donot_use_mm_for_euclid_dist"
         ).square_()
         return self.profile.value_(d2.view(-1), self.outputscale).view_as(d2)
 

@@ -164,10 +164,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self._in_units_of_y(mean), deviation
 
     def sample_y(
-        self,
-        X: ArrayLike,
-        n_samples: int = 1,
-        random_state: int | np.random.RandomState | None = 0,
+        self, X: ArrayLike, n_samples: int = 1, random_state: int | np.random.RandomState | None = 0
     ) -> Array:
         """Return the values at X (q, d) of functions drawn from the posterior, without noise.
 

@@ -331,11 +331,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
     def _plan(self, X: Tensor) -> "Schedule":
         assert self.regime is not None
         return regime_schedule(
-            self.regime,
-            len(X),
-            self.source_exponent,
-            self.capacity_exponent,
-            self._kernel_bound(X),
+            self.regime, len(X), self.source_exponent, self.capacity_exponent, self._kernel_bound(X)
         )
 
     def _choose_centers(self, X: Tensor, generator: torch.Generator) -> Tensor:

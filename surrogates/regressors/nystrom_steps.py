@@ -63,9 +63,7 @@ def regime_schedule(
         "IV": (math.sqrt(n), math.sqrt(n)),
     }[regime]
     return Schedule(
-        step / (kernel_bound * divisor),
-        round(batch_size),
-        round(divisor * n ** (1.0 / p) / step),
+        step / (kernel_bound * divisor), round(batch_size), round(divisor * n ** (1.0 / p) / step)
     )
 
 

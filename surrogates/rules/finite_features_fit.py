@@ -16,13 +16,7 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.restoring import restored_on_failure
 from surrogates.rules.finite_objective import SCGD, Batch, Minimax, Objective, Saddle, Tracker
-from surrogates.rules.hyperparameters import (
-    Coordinates,
-    ModelT,
-    StepCallback,
-    batches,
-    rule_of,
-)
+from surrogates.rules.hyperparameters import Coordinates, ModelT, StepCallback, batches, rule_of
 from surrogates.rules.weight_space import WeightPosterior
 
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], float]] = {

@@ -13,11 +13,7 @@ from surrogates.operators.rates import factorisation_advantage
 from surrogates.solvers.acceleration import Momentum, accelerate
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
 from surrogates.solvers.cells import Cells
-from surrogates.solvers.epochs import (
-    STEP_REDUCTION,
-    EpochMonitor,
-    describe_reduction,
-)
+from surrogates.solvers.epochs import STEP_REDUCTION, EpochMonitor, describe_reduction
 from surrogates.solvers.run import DIGIT, IterativeSolver, Start
 from surrogates.solvers.solver import CLEAR_CHANGE
 from surrogates.solvers.state import State
@@ -28,11 +24,7 @@ from surrogates.systems.preconditioners import (
     Preconditioner,
     largest_eigenvalue,
 )
-from surrogates.systems.system import (
-    BlockSystem,
-    LinearSystem,
-    require_blocks,
-)
+from surrogates.systems.system import BlockSystem, LinearSystem, require_blocks
 
 CPU = torch.device("cpu")
 

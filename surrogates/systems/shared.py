@@ -14,12 +14,7 @@ from torch import Tensor
 
 from surrogates import checks
 from surrogates.operators.forms import StationaryKernel
-from surrogates.operators.kernel_matrix import (
-    KernelOperator,
-    Tiled,
-    kernel_operator,
-    operator_of,
-)
+from surrogates.operators.kernel_matrix import KernelOperator, Tiled, kernel_operator, operator_of
 from surrogates.operators.tiles import KernelTiles
 from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.shared_rows import SharedRows

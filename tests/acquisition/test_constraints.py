@@ -142,10 +142,7 @@ def test_infeasible_bits_of_float32_are_not_returned() -> None:
     assert (moved.double() @ torch.tensor([1.0, 1 / 3], dtype=torch.float64) >= 70.0).all()
 
 
-@given(
-    fraction=st.floats(0.05, 3.0),
-    angle=st.floats(0.0, math.tau),
-)
+@given(fraction=st.floats(0.05, 3.0), angle=st.floats(0.0, math.tau))
 def test_an_advance_never_leaves_the_feasible_set(fraction: float, angle: float) -> None:
     # The complement of a disc: not convex, so that the linearisation alone may end inside.
     feasible = FeasibleSet.of(
@@ -276,11 +273,7 @@ def test_a_smaller_box_keeps_constraints_and_fixed_features() -> None:
     assert part.bounds.tolist() == [[0.9, 0.1, 0.1], [0.9, 0.5, 0.5]]
     assert part.contains(
         torch.tensor([[0.9, 0.4, 0.4], [0.9, 0.2, 0.4], [0.9, 0.6, 0.4]], dtype=torch.float64)
-    ).tolist() == [
-        True,
-        False,
-        False,
-    ]
+    ).tolist() == [True, False, False]
 
 
 def test_candidates_are_the_feasible_ones_of_as_many_draws_as_needed() -> None:

@@ -17,13 +17,7 @@ from botorch.utils.multi_objective.box_decompositions.dominated import Dominated
 from gpytorch.means import ConstantMean
 from torch import Tensor
 
-from acquisition import (
-    AutoStrategy,
-    LogEIStrategy,
-    ParallelThompsonSampling,
-    Request,
-    Strategy,
-)
+from acquisition import AutoStrategy, LogEIStrategy, ParallelThompsonSampling, Request, Strategy
 from acquisition.log_ei import LogImprovement, _Improvement, _Posterior
 from acquisition.outcomes import Scalarisations
 from surrogates import PathwiseGP, gaussian_likelihood
@@ -244,10 +238,7 @@ def test_a_point_is_sought_where_an_outcome_is_feasible() -> None:
     X = problems.uniform(30, 2)
     Y = torch.stack([X.sum(1), X[:, 0]], dim=1)  # as large as can be where x₀ ≤ 0.3
     model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(1e-4))
-    goal = {
-        "objective": lambda Y: Y[..., 0],
-        "outcome_constraints": [lambda Y: Y[..., 1] - 0.3],
-    }
+    goal = {"objective": lambda Y: Y[..., 0], "outcome_constraints": [lambda Y: Y[..., 1] - 0.3]}
     request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), goal=goal)
     ((x0, x1),) = LogEIStrategy().generate(request).tolist()
     assert 0.2 < x0 < 0.35
@@ -373,9 +364,7 @@ SCALES = pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
 
 @SCALES
 @torch.no_grad()
-def test_joint_draws_have_the_covariance_of_the_posterior_at_any_output_scale(
-    scale: float,
-) -> None:
+def test_joint_draws_have_the_covariance_of_the_posterior_at_any_output_scale(scale: float) -> None:
     n, noise = 30, 1e-8
     X = problems.uniform(n, 2)
     Q = torch.cat([X[:3], X[:2], problems.uniform(3, 2, seed=1), problems.uniform(2, 2, seed=1)])

@@ -284,11 +284,7 @@ def test_thompson_takes_the_paths_that_it_is_given(make_model: Any) -> None:
     ("q", "num_values", "reason"),
     [
         (8, 1000, "log-ei: 8 among 1000, at most 8 points and 1000 values"),
-        (
-            9,
-            30,
-            "4 by log-ei, 5 by thompson: 9 among 30, at most 50 points and 1000 values",
-        ),
+        (9, 30, "4 by log-ei, 5 by thompson: 9 among 30, at most 50 points and 1000 values"),
         (51, 30, "tempered thompson: 51 among 30, more than 50 points"),
         (1, 1001, "thompson: 1 among 1001, more than 1000 values"),
     ],

@@ -40,9 +40,7 @@ int_steps = st.builds(
 )
 choices = st.one_of(st.text(max_size=5), st.integers(-5, 5), st.floats(-1e3, 1e3))
 categoricals = st.builds(
-    Categorical,
-    st.lists(st.none() | choices, min_size=2, max_size=5, unique=True),
-    st.booleans(),
+    Categorical, st.lists(st.none() | choices, min_size=2, max_size=5, unique=True), st.booleans()
 )
 kinds = st.one_of(floats, log_floats, ints, small_ints, float_steps, int_steps, categoricals)
 spaces = st.dictionaries(names, kinds, min_size=1, max_size=5).map(lambda params: Space(**params))

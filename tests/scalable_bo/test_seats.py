@@ -140,9 +140,7 @@ def test_solvers_serve_kernels_of_every_kind(solver: str, name: str) -> None:
 
 
 @each_solver
-def test_inducing_points_take_the_solvers_that_need_no_parts_of_the_matrix(
-    solver: Solver,
-) -> None:
+def test_inducing_points_take_the_solvers_that_need_no_parts_of_the_matrix(solver: Solver) -> None:
     X = problems.uniform(N, problems.DIM)
     model = InducingPathwiseGP(X, X[:, :1].sin(), inducing_points=9, solver=solver)
     try:

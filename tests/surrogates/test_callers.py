@@ -43,10 +43,7 @@ def test_a_fit_without_a_signal_says_so_where_it_was_asked_for(fit: Callable[[],
 
 @pytest.mark.parametrize(
     "ask",
-    [
-        lambda model: model.paths(2),
-        lambda model: model.posterior(X[:3]).mean,
-    ],
+    [lambda model: model.paths(2), lambda model: model.posterior(X[:3]).mean],
     ids=["paths", "posterior"],
 )
 def test_an_unsolved_system_is_named_where_it_was_asked_for(

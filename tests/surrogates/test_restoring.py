@@ -49,6 +49,5 @@ def test_a_failure_restores_mode_data_buffers_and_parts() -> None:
     assert torch.equal(model.train_inputs[0], X)
     torch.testing.assert_close(model.state_dict(), state, rtol=0.0, atol=0.0)
     torch.testing.assert_close(
-        model.posterior(X).mean,
-        PathwiseGP(X, Y, input_transform=Normalize(2)).posterior(X).mean,
+        model.posterior(X).mean, PathwiseGP(X, Y, input_transform=Normalize(2)).posterior(X).mean
     )

@@ -50,13 +50,7 @@ from scalable_bo.experiments.regression.methods import (
     regression_method,
 )
 from scalable_bo.experiments.solvers import name_of
-from surrogates import (
-    PathwiseGP,
-    Solver,
-    UnsolvedWarning,
-    checks,
-    fit_sample,
-)
+from surrogates import PathwiseGP, Solver, UnsolvedWarning, checks, fit_sample
 
 Loaded = tuple[RegressionData, Hyperparameters]
 
@@ -273,11 +267,7 @@ class RegressionCell(Cell[Loaded]):
 
 
 def fit_hyperparameters(
-    X: Tensor,
-    y: Tensor,
-    *,
-    seed: int = 0,
-    on_status: Status = silent,
+    X: Tensor, y: Tensor, *, seed: int = 0, on_status: Status = silent
 ) -> Hyperparameters:
     """Fit a Matérn-3/2 Gaussian process of zero mean by ``fit_sample``, to 1000 random data.
 

@@ -43,15 +43,8 @@ from scalable_bo.experiments.records import (
     reset_peak_memory,
 )
 from scalable_bo.experiments.solvers import name_of
-from scalable_bo.experiments.thompson.samplers import (
-    PathwiseSampler,
-    check_thompson_method,
-)
-from scalable_bo.experiments.thompson.state import (
-    load_state,
-    require_settings_of_run,
-    save_state,
-)
+from scalable_bo.experiments.thompson.samplers import PathwiseSampler, check_thompson_method
+from scalable_bo.experiments.thompson.state import load_state, require_settings_of_run, save_state
 from scalable_bo.experiments.torchrun import num_processes
 from surrogates import Checkpoint, Solver
 

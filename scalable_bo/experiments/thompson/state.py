@@ -51,9 +51,7 @@ def load_state(path: Path) -> tuple[Record, dict[str, Tensor]] | None:
             raise ValueError("its digest is another")
         return json.loads(about["record"]), tensors
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        warn(
-            f"The state {path} is damaged and was passed over ({error}). The run starts again.",
-        )
+        warn(f"The state {path} is damaged and was passed over ({error}). The run starts again.")
         return None
 
 

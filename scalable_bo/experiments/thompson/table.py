@@ -8,11 +8,7 @@ from dataclasses import dataclass
 
 from scalable_bo.experiments.formats import exact, markdown, mean_and_error, number, plus_minus
 from scalable_bo.experiments.presets import THOMPSON_PRESETS
-from scalable_bo.experiments.published import (
-    PUBLISHED_IMPROVEMENT,
-    PUBLISHED_RUNS,
-    THOMPSON_SOURCE,
-)
+from scalable_bo.experiments.published import PUBLISHED_IMPROVEMENT, PUBLISHED_RUNS, THOMPSON_SOURCE
 from scalable_bo.experiments.records import Record
 
 # What a preset has in common with the published codes, in words

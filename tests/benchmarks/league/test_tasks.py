@@ -141,10 +141,7 @@ def test_a_tuning_task_is_mixed_and_repeats(name: str) -> None:
     [
         ("hartmann", "`problem` must be a test function and its dimension, .* got 'hartmann'"),
         ("tune-iris", "`problem` must be one of tune-digits, .*, got 'tune-iris'"),
-        (
-            "mixed-michalewicz-3",
-            "`problem` must be a function whose optimum is known",
-        ),
+        ("mixed-michalewicz-3", "`problem` must be a function whose optimum is known"),
         ("nothing-3", "`name` must be one of Ackley, .*, got 'nothing'"),
     ],
 )

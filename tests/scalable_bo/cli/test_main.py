@@ -106,9 +106,7 @@ def test_a_folder_that_cannot_be_made_is_bad_input(cli: CommandLine, tmp_path: P
 
 
 def interrupt_after(
-    steps: int,
-    monkeypatch: pytest.MonkeyPatch,
-    error: type[BaseException] = KeyboardInterrupt,
+    steps: int, monkeypatch: pytest.MonkeyPatch, error: type[BaseException] = KeyboardInterrupt
 ) -> None:
     """Let the description of the step after so many fail."""
     describe = ThompsonCell.describe

@@ -748,7 +748,7 @@ def test_a_damaged_study_is_repaired_and_what_is_lost_is_said(cli: CommandLine, 
     connection.close()
     assert f"`scalable-bo repair {folder}`" in cli("status", file, code=1).err
     assert cli("repair", folder).out.splitlines() == [
-        f"Restored the study in {folder}; lost: the last 1 of 3 writes.",
+        f"Restored the study in {folder}; lost: the last 1 of 3 writes."
     ]
     cli("repair", file.parent / "elsewhere", code=2)
     with read_config(file).open_study() as study:

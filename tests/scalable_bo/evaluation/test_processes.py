@@ -139,11 +139,7 @@ def tracer() -> Iterator[str]:
 def test_nothing_outlives_a_process_that_is_ended_by_a_signal(
     tmp_path: Path, tracer: str, kind: str, number: int
 ) -> None:
-    environment = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT),
-        TRACER: tracer,
-    }
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), TRACER: tracer}
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPTS[kind]],
         cwd=tmp_path,

@@ -38,11 +38,6 @@ def post(url: str, path: str, token: str, content: Any) -> tuple[int, Any]:
     """Post JSON, and return the status and the answer."""
     headers = {"Content-Type": "application/json"}
     status, answer, _ = send(
-        url,
-        path,
-        method="POST",
-        token=token,
-        body=json.dumps(content).encode(),
-        headers=headers,
+        url, path, method="POST", token=token, body=json.dumps(content).encode(), headers=headers
     )
     return status, json.loads(answer)

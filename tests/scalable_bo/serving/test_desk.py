@@ -112,9 +112,7 @@ def test_the_same_again_is_fine_and_another_value_is_refused(desk: Desk) -> None
     assert desk.study.best_value == 1.0
 
 
-def test_what_was_pending_at_the_start_waits_for_its_worker_and_then_for_any(
-    clock: Clock,
-) -> None:
+def test_what_was_pending_at_the_start_waits_for_its_worker_and_then_for_any(clock: Clock) -> None:
     study = Study(SPACE, maximize=True, num_initial=10_000)
     ids = study.ask(3).ids
     desk = Desk(study, lease=10.0, evaluations=3, clock=clock)

@@ -19,10 +19,7 @@ from scalable_bo.study.study import Study
 from tests.scalable_bo.serving.browser import Browser, missing
 from tests.scalable_bo.serving.test_live import HOSTILE, filled
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(bool(missing()), reason=f"needs {missing()}"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(missing()), reason=f"needs {missing()}")]
 TAB = "\ue004"
 ENTER = "\ue007"
 ARROW_RIGHT = "\ue014"

@@ -17,11 +17,7 @@ from safetensors.torch import save
 
 from scalable_bo.space.space import Float, Space
 from scalable_bo.storage import legacy, sqlite
-from scalable_bo.storage.checkpoints import (
-    Checkpoint,
-    load_checkpoint,
-    save_checkpoint,
-)
+from scalable_bo.storage.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from scalable_bo.storage.lock import WriterLock
 from scalable_bo.storage.log import pack
 from scalable_bo.storage.record import make_settings

@@ -15,10 +15,7 @@ from scalable_bo.evaluation import processes
 from tests.forked import CONTEXT
 from tests.scalable_bo.crashes import open_in, run_until_killed
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="needs /proc"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")]
 NUM_KILLS = int(os.environ.get("NUM_KILLS", "60"))
 KINDS = ("threads", "processes", "programs", "asynchronous", "writers")
 SHARE_AT_FORKS = 0.1  # of the kills, which are aimed at the instant when a child appears

@@ -33,7 +33,4 @@ def test_a_matrix_that_is_not_kept_and_a_preconditioner_that_does_not_fit_are_no
     assert [
         predicted_bytes(n, 10, torch.float64, needed + free) - needed
         for free in (preconditioner - 1, preconditioner)
-    ] == [
-        0,
-        preconditioner,
-    ]
+    ] == [0, preconditioner]

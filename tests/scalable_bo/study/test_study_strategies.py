@@ -42,9 +42,7 @@ def loss(params: dict[str, Any]) -> float:
     [
         # "auto" takes expected improvement for 3 points
         pytest.param(
-            *given.values,
-            id=given.id,
-            marks=[pytest.mark.slow] * (given.id in ("turbo", "log-ei")),
+            *given.values, id=given.id, marks=[pytest.mark.slow] * (given.id in ("turbo", "log-ei"))
         )
         for given in BY_STRATEGY
     ],

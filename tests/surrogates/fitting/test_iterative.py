@@ -142,8 +142,7 @@ def test_a_kernel_without_random_features_is_fitted_with_random_signs() -> None:
     fit_iterative(model, num_steps=10)
     assert objective(model).item() > before
     with pytest.raises(
-        ValueError,
-        match="`kernel` must be .* to have random features, got InfiniteWidthBNNKernel",
+        ValueError, match="`kernel` must be .* to have random features, got InfiniteWidthBNNKernel"
     ):
         fit_iterative(model, num_steps=1, probes="pathwise")
 

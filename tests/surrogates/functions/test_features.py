@@ -71,9 +71,7 @@ def test_orthogonal_features_have_lower_variance() -> None:
     def spread(law: str) -> float:
         values = [
             mean_kernel(
-                RandomFeatures.draw(kernel, D8, 2 * D8, **LAWS[law], generator=seeded(i)),
-                x,
-                0 * x,
+                RandomFeatures.draw(kernel, D8, 2 * D8, **LAWS[law], generator=seeded(i)), x, 0 * x
             )
             for i in range(400)
         ]

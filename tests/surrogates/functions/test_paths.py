@@ -81,9 +81,7 @@ def largest_deviation(samples: Tensor, mean: Tensor, covariance: Tensor) -> tupl
 
 
 @pytest.mark.parametrize(
-    "solver",
-    [Cholesky(), CG(tolerance=1e-6, preconditioner=Nystrom(30))],
-    ids=["cholesky", "cg"],
+    "solver", [Cholesky(), CG(tolerance=1e-6, preconditioner=Nystrom(30))], ids=["cholesky", "cg"]
 )
 def test_paths_have_the_exact_mean_and_the_covariance_of_their_features(solver: Solver) -> None:
     gp = model(solver)

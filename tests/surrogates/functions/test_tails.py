@@ -83,16 +83,8 @@ KERNELS: dict[str, tuple[int, float, Callable[[], Kernel]]] = {
     "rbf-2d": (2, 1e-6, lambda: problems.rbf(0.1)),
     "rq-2d": (2, 1e-6, rq),
     "active": (3, 1e-6, lambda: problems.matern(1.5, 2.0, active_dims=[2, 0])),
-    "ard": (
-        2,
-        1e-6,
-        lambda: problems.matern(1.5, torch.tensor([[0.5, 5.0]]), ard_num_dims=2),
-    ),
-    "sum": (
-        2,
-        1e-6,
-        lambda: problems.scaled(problems.matern(1.5, 2.0), 2.0) + problems.rbf(0.5),
-    ),
+    "ard": (2, 1e-6, lambda: problems.matern(1.5, torch.tensor([[0.5, 5.0]]), ard_num_dims=2)),
+    "sum": (2, 1e-6, lambda: problems.scaled(problems.matern(1.5, 2.0), 2.0) + problems.rbf(0.5)),
     "trend": (2, 1e-6, lambda: LinearKernel() + problems.matern(1.5, 3.0)),
     "product": (2, 1e-6, lambda: problems.matern(1.5, 3.0) * problems.matern(2.5, 2.0)),
     "product-of-columns": (

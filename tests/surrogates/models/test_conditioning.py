@@ -13,11 +13,7 @@ from botorch.models.transforms.input import FilterFeatures, NumericToCategorical
 from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 
-from surrogates import (
-    CG,
-    Cholesky,
-    PathwiseGP,
-)
+from surrogates import CG, Cholesky, PathwiseGP
 from surrogates.models.fresh import EXACT_UP_TO
 from tests import problems
 from tests.refusals import assert_refused

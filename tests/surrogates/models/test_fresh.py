@@ -12,14 +12,7 @@ from botorch.models import SingleTaskGP
 from botorch.models.transforms import Normalize, Warp
 from torch import Tensor
 
-from surrogates import (
-    CG,
-    SDD,
-    Auto,
-    Cholesky,
-    Nystrom,
-    PathwiseGP,
-)
+from surrogates import CG, SDD, Auto, Cholesky, Nystrom, PathwiseGP
 from surrogates.models.fresh import EXACT_UP_TO
 from tests import problems
 from tests.surrogates.models.toy_model import BOUNDS, FEW, MODELS, TIGHT, D, X, Y, Z, law, settings

@@ -75,13 +75,7 @@ each_case = pytest.mark.parametrize(
     CASES,
     ids=[f"{mode}-batch{list(batch)}-m{m}" for mode, batch, m in CASES],
 )
-SHAPES: list[tuple[tuple[int, ...], int]] = [
-    ((), 1),
-    ((), 2),
-    ((3,), 1),
-    ((3,), 2),
-    ((2, 3), 2),
-]
+SHAPES: list[tuple[tuple[int, ...], int]] = [((), 1), ((), 2), ((3,), 1), ((3,), 2), ((2, 3), 2)]
 each_shape = pytest.mark.parametrize(("batch", "m"), SHAPES)
 TRANSFORMS: dict[str, Callable[[tuple[int, ...], int], dict[str, Any]]] = {
     "defaults": lambda batch, m: {},
@@ -160,9 +154,7 @@ def test_posteriors_and_samples_have_the_shapes_of_botorch(
 
 
 @each_pair(
-    shape=SHAPES,
-    transform=["defaults", "none", "normalize", "chain"],
-    known_noise=[False, True],
+    shape=SHAPES, transform=["defaults", "none", "normalize", "chain"], known_noise=[False, True]
 )
 def test_exact_mode_equals_single_task_gp(
     shape: tuple[tuple[int, ...], int], transform: str, known_noise: bool

@@ -10,14 +10,7 @@ from botorch.models.kernels.categorical import CategoricalKernel
 from botorch.models.transforms.input import Normalize
 from botorch.models.transforms.outcome import Log, Standardize
 from gpytorch.constraints import Interval
-from gpytorch.kernels import (
-    Kernel,
-    MaternKernel,
-    PeriodicKernel,
-    RBFKernel,
-    RQKernel,
-    ScaleKernel,
-)
+from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood, HadamardGaussianLikelihood
 from gpytorch.means import LinearMean, ZeroMean
 from gpytorch.priors import GammaPrior, UniformPrior

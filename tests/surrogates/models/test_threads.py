@@ -15,14 +15,7 @@ from botorch.sampling import SobolQMCNormalSampler
 from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
-from surrogates import (
-    CG,
-    FiniteFeatureGP,
-    FourierFeatures,
-    GPRegressor,
-    PathwiseGP,
-    VariationalGP,
-)
+from surrogates import CG, FiniteFeatureGP, FourierFeatures, GPRegressor, PathwiseGP, VariationalGP
 from surrogates.models.fresh import direct_algebra
 from tests import problems
 

@@ -194,14 +194,7 @@ def test_products_with_few_columns_are_fused(kernels: Kernels) -> None:
     assert kernels.calls == ["product"]
 
 
-@pytest.mark.parametrize(
-    ("s", "passes"),
-    [
-        (Kernels.LARGEST_WIDTH + 1, 2),
-        (128, 26),
-        (129, 0),
-    ],
-)
+@pytest.mark.parametrize(("s", "passes"), [(Kernels.LARGEST_WIDTH + 1, 2), (128, 26), (129, 0)])
 def test_more_columns_are_fused_in_passes_and_many_are_not(
     kernels: Kernels, s: int, passes: int
 ) -> None:
@@ -244,8 +237,7 @@ def test_tiles_do_what_has_no_fused_kernel(
 
 
 @pytest.mark.parametrize(
-    ("limit", "value"),
-    [("LARGEST_WIDTH", DIM - 1), ("LARGEST_OFFSET", N * S - 1)],
+    ("limit", "value"), [("LARGEST_WIDTH", DIM - 1), ("LARGEST_OFFSET", N * S - 1)]
 )
 def test_tiles_do_what_is_beyond_the_kernels_limits(
     kernels: Kernels, limit: str, value: int

@@ -91,11 +91,7 @@ def test_small_tiles_stay_eager(
 
 @pytest.mark.parametrize(("mode", "expected"), [("never", 1.0), ("always", 2.0)])
 def test_the_environment_variable_overrides_the_rule(
-    compiler: Compiler,
-    large: Tensor,
-    monkeypatch: pytest.MonkeyPatch,
-    mode: str,
-    expected: float,
+    compiler: Compiler, large: Tensor, monkeypatch: pytest.MonkeyPatch, mode: str, expected: float
 ) -> None:
     monkeypatch.setenv("SCALABLE_BO_COMPILE", mode)
     square = Fused(torch.square, entries_before_compiling=0 if mode == "never" else 10**18)

@@ -55,11 +55,7 @@ def test_the_mean_kernel_of_its_features_is_the_kernel(weighted: bool) -> None:
     X = problems.uniform(8, 3)
     count = 60_000
     features = RandomFeatures.draw(
-        main_effects(),
-        3,
-        2 * count,
-        weighted=weighted,
-        generator=torch.Generator().manual_seed(0),
+        main_effects(), 3, 2 * count, weighted=weighted, generator=torch.Generator().manual_seed(0)
     )
     expected = main_effects()(X).to_dense()
     found = features(X) @ features(X).T

@@ -158,9 +158,7 @@ def test_waves_of_large_angles_keep_their_digits(largest: float, dtype: torch.dt
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_points_found_together_match_points_found_alone_to_the_last_bit(
-    dtype: torch.dtype,
-) -> None:
+def test_points_found_together_match_points_found_alone_to_the_last_bit(dtype: torch.dtype) -> None:
     s, q, d, n = 3, 7, 5, 300
     X = problems.uniform(s * q, d, dtype=dtype)
     panels = Panels.of(problems.uniform(n, d, seed=1, dtype=dtype))

@@ -7,16 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from surrogates import (
-    CG,
-    Auto,
-    Cholesky,
-    Dense,
-    KernelSystem,
-    SketchAndProject,
-    Tiled,
-    memory,
-)
+from surrogates import CG, Auto, Cholesky, Dense, KernelSystem, SketchAndProject, Tiled, memory
 from surrogates.operators import rates
 from surrogates.operators.rates import Rates, measured_rates, rates_of
 from surrogates.solvers.sketch_and_project import default_block_size

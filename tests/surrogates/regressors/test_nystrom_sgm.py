@@ -16,12 +16,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from surrogates import NystromSGM
 from surrogates.operators.tiles import StationaryTiles
-from surrogates.regressors.nystrom_steps import (
-    descend,
-    flattening,
-    inverse_root,
-    regime_schedule,
-)
+from surrogates.regressors.nystrom_steps import descend, flattening, inverse_root, regime_schedule
 from surrogates.systems.leverage import approximate_leverage_scores
 from tests.refusals import assert_refused
 
@@ -170,8 +165,7 @@ def test_regimes_are_those_of_the_corollary(
 
 
 @pytest.mark.parametrize(
-    ("regime", "passes"),
-    [("I", 8), ("II", round(8 * math.log(100))), ("III", 80), ("IV", 80)],
+    ("regime", "passes"), [("I", 8), ("II", round(8 * math.log(100))), ("III", 80), ("IV", 80)]
 )
 def test_a_regime_sets_what_is_not_given(regime: str, passes: int) -> None:
     X, y = toy_data(100)
@@ -268,8 +262,7 @@ def ridge_error(X: np.ndarray, y: np.ndarray, lengthscale: float, split: int) ->
 
 # In eight dimensions the error falls by a tenth for a tenth more data
 @pytest.mark.parametrize(
-    ("dim", "noise"),
-    [(1, 0.02), (4, 0.05), pytest.param(8, 0.1, marks=pytest.mark.slow)],
+    ("dim", "noise"), [(1, 0.02), (4, 0.05), pytest.param(8, 0.1, marks=pytest.mark.slow)]
 )
 def test_it_comes_near_kernel_ridge_regression(dim: int, noise: float) -> None:
     generator = np.random.default_rng(dim)
@@ -326,13 +319,7 @@ def test_the_validation_error_is_that_of_data_that_were_not_fitted() -> None:
     X = 100.0 * np.arange(20.0)[:, None]
     y = np.ones(20)
     model = NystromSGM(
-        1.0,
-        15,
-        batch_size=15,
-        validation_fraction=0.25,
-        max_passes=5,
-        refit=False,
-        random_state=0,
+        1.0, 15, batch_size=15, validation_fraction=0.25, max_passes=5, refit=False, random_state=0
     ).fit(X, y)
     np.testing.assert_allclose(model.validation_error_, np.ones(5))
     assert (model.predict(X) != 0).sum() == 15

@@ -48,11 +48,7 @@ def solve(
     return solution, torch.maximum(*problem.errors(solution.value))
 
 
-SOLVERS = {
-    "cg": CG(),
-    "asap": SketchAndProject.asap(block_size=150),
-    "sdd": SDD(batch_size=100),
-}
+SOLVERS = {"cg": CG(), "asap": SketchAndProject.asap(block_size=150), "sdd": SDD(batch_size=100)}
 
 
 def test_columns_that_have_stopped_do_not_keep_others_from_being_solved() -> None:

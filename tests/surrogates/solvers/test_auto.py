@@ -418,9 +418,7 @@ def test_what_float32_leaves_is_finished_in_float64(iterating: None) -> None:
 
 
 @each_pair(
-    max_epochs=[4.0, 6.3, 8.5, 30.0],
-    warm=[False, True],
-    dtype=[torch.float32, torch.float64],
+    max_epochs=[4.0, 6.3, 8.5, 30.0], warm=[False, True], dtype=[torch.float32, torch.float64]
 )
 def test_the_epochs_of_all_stages_are_kept_to(
     iterating: None, dtype: torch.dtype, max_epochs: float, warm: bool

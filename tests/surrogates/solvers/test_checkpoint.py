@@ -213,9 +213,7 @@ def test_a_solution_that_is_kept_is_returned_at_once(name: str, tmp_path: Path) 
     assert other > 0
 
 
-def test_a_solve_that_goes_on_holds_no_more_than_one_that_was_not_cut_short(
-    tmp_path: Path,
-) -> None:
+def test_a_solve_that_goes_on_holds_no_more_than_one_that_was_not_cut_short(tmp_path: Path) -> None:
     _, rhs = columns_of_unlike_difficulty()
     with LiveMatrices(rhs) as live:
         solve(SOLVERS["asap"], tmp_path)

@@ -29,9 +29,7 @@ def test_a_float32_system_is_factorised_in_float64_without_jitter() -> None:
     assert problems.relative_error(solution.value.double(), expected) < 1e-6
 
 
-def test_jitter_is_added_only_after_a_failure_and_reported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_jitter_is_added_only_after_a_failure_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KernelSystem, "precise", lambda self: self)  # too large for float64
     X = problems.uniform(40, 2, dtype=torch.float32).repeat(4, 1)
     system = KernelSystem(problems.operator(problems.OPERATORS[0], problems.rbf(5.0), X), 1e-12)

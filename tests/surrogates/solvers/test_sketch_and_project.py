@@ -23,11 +23,7 @@ from surrogates import (
 )
 from surrogates.operators import tiles
 from surrogates.solvers.run import Start
-from surrogates.solvers.sketch_and_project import (
-    CPU,
-    SketchAndProjectState,
-    default_block_size,
-)
+from surrogates.solvers.sketch_and_project import CPU, SketchAndProjectState, default_block_size
 from surrogates.systems.preconditioners import largest_eigenvalue, nystrom_approximation
 from tests import problems
 from tests.contracts import assert_no_worse

@@ -12,12 +12,7 @@ import torch.distributed as dist
 
 from surrogates import memory
 from surrogates.systems import shared_rows
-from surrogates.systems.processes import (
-    NCCL_SETTINGS,
-    own_rows,
-    processes,
-    shares,
-)
+from surrogates.systems.processes import NCCL_SETTINGS, own_rows, processes, shares
 from surrogates.systems.shared_rows import SharedRows
 from tests.simulated_device import NAME, simulated_device
 

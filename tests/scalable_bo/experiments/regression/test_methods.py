@@ -3,11 +3,7 @@
 import pytest
 
 from scalable_bo.experiments.regression.methods import Budget, heeded, solver_within
-from surrogates import (
-    SDD,
-    SGD,
-    SketchAndProject,
-)
+from surrogates import SDD, SGD, SketchAndProject
 
 
 @pytest.mark.parametrize(("name", "step"), [("sdd-1", 1.0), ("sdd-10", 10.0), ("sdd-100", 100.0)])
