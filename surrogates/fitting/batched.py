@@ -16,7 +16,7 @@ import torch
 from botorch.models import SingleTaskGP
 from torch import Tensor
 
-from surrogates.operators.forms import covariance_of, refuse_second_derivatives
+from surrogates.operators.forms import batched_cholesky, covariance_of, gaussian_nll
 from surrogates.rules.limits import tasks_with_noise
 
 
@@ -68,13 +68,13 @@ class BatchedGP(gpytorch.Module):
 
     def with_noise(self, index: Tensor) -> Tensor:
         """Return k(X, X) + Σ, (b, m, m)."""
-        K = self.covariance(self.covar_module, self.X[index])
-        return K + torch.diag_embed(self.noise(index))
+        noise = torch.diag_embed(self.noise(index))
+        return noise + self.covariance(self.covar_module, self.X[index])
 
     def negative_log_likelihood(self, index: Tensor) -> Tensor:
         """Return −log p(y) in nats, (b,)."""
-        K = self.covariance(self.covar_module, self.X[index])
-        return gaussian_nll(K + torch.diag_embed(self.noise(index)), self.residuals(index))
+        residuals = self.residuals(index)
+        return gaussian_nll(self.with_noise(index), residuals)
 
     @torch.no_grad()
     def predict(self, Z: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,70 +122,3 @@ class BatchedGP(gpytorch.Module):
 def log_normal(y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """Return log N(y; mean, variance)."""
     return -0.5 * ((y - mean).square() / variance + variance.log() + math.log(2.0 * math.pi))
-
-
-def gaussian_nll(K: Tensor, r: Tensor) -> Tensor:
-    """Return −log N(r; 0, K) (b,) for K (b, m, m) and r (b, m), differentiable once; ∞ where a
-    matrix is not finite or not positive definite to within its own trace.
-    """
-    value: Tensor = _GaussianNLL.apply(K, r)
-    return value
-
-
-def batched_cholesky(K: Tensor) -> Tensor:
-    """Return the Cholesky factors of K (b, m, m), each shifted by as little as rounding makes
-    necessary.
-
-    Raises:
-        FloatingPointError: if a matrix is not finite or not positive definite to within its own
-            trace.
-    """
-    factor, failed = _shifted_cholesky(K)
-    if bool(failed.any()):
-        raise FloatingPointError(
-            "A minibatch's kernel matrix is not finite or not positive definite. Check the kernel"
-            " and its inputs."
-        )
-    return factor
-
-
-def _shifted_cholesky(K: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the factors of :func:`batched_cholesky`, and which matrices (b,) have none."""
-    factor, info = torch.linalg.cholesky_ex(K)
-    share = 10.0 * torch.finfo(K.dtype).eps
-    while share <= 1.0 and bool((failed := info > 0).any()):
-        shift = share * K[failed].diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True).expand(
-            -1, K.shape[-1]
-        )
-        factor[failed], info[failed] = torch.linalg.cholesky_ex(K[failed] + torch.diag_embed(shift))
-        share *= 10.0
-    return factor, info > 0
-
-
-class _GaussianNLL(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, K: Tensor, r: Tensor) -> Tensor:
-        factor, failed = _shifted_cholesky(K)
-        if bool(failed.any()):
-            factor[failed] = torch.eye(K.shape[-1], device=K.device).to(K)
-        inverse = torch.cholesky_inverse(factor)
-        alpha = torch.cholesky_solve(r.unsqueeze(-1), factor).squeeze(-1)
-        ctx.save_for_backward(inverse, alpha)
-        log_root_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        nll = 0.5 * (r * alpha).sum(-1) + log_root_det + 0.5 * r.shape[-1] * math.log(2.0 * math.pi)
-        return nll.masked_fill(failed | nll.isnan(), math.inf)
-
-    @staticmethod
-    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, Tensor]:
-        refuse_second_derivatives()
-        inverse, alpha = ctx.saved_tensors
-        grad_r = scale.unsqueeze(-1) * alpha
-        return (
-            torch.baddbmm(
-                0.5 * scale[:, None, None] * inverse,
-                grad_r.unsqueeze(-1),
-                alpha.unsqueeze(-2),
-                alpha=-0.5,
-            ),
-            grad_r,
-        )

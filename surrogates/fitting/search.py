@@ -80,7 +80,7 @@ class Search:
         """
         gp = deepcopy(start)
         coordinates = Coordinates(gp, gp.X, in_proportion=in_proportion)
-        first = _array(coordinates.value)
+        first = np.array(coordinates.value.tolist())
         best = _Optimum(index, first, math.inf)
 
         def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
@@ -98,7 +98,7 @@ class Search:
             self._evaluations += 1
             of_all = nll.item() * len(gp.X) / index.numel()
             self._callback(self._evaluations, prior.item() - of_all)
-            return loss.item(), _array(coordinates.pull_gradient())
+            return loss.item(), np.array(coordinates.pull_gradient().tolist())
 
         def end_where_others_did(intermediate_result: OptimizeResult) -> None:
             point, loss = intermediate_result.x, intermediate_result.fun
@@ -330,8 +330,4 @@ def _box(coordinates: Coordinates) -> np.ndarray:
     lowest = coordinates.value + math.log(torch.finfo(coordinates.value.dtype).eps)
     lowest = torch.maximum(lowest, coordinates.floors)
     lower = torch.where(coordinates.lower.isfinite(), coordinates.lower, lowest)
-    return _array(torch.stack([lower, coordinates.upper], dim=1))
-
-
-def _array(values: Tensor) -> np.ndarray:
-    return values.detach().double().cpu().numpy().copy()
+    return np.array(torch.stack([lower, coordinates.upper], dim=1).tolist())

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.fitting.batched import BatchedGP, gaussian_nll
+from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.neighbours import Neighbours
 from surrogates.fitting.search import apart
+from surrogates.operators.forms import gaussian_nll
 from surrogates.restoring import restored_on_failure
 from surrogates.rules.hyperparameters import (
     Coordinates,

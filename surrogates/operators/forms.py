@@ -4,7 +4,8 @@ A sum or product has what all of its parts have.
 
 A closed form is ``k(x, z) = outputscale · κ(d²)`` with ``d² = ‖(x − z) / lengthscale‖²`` (isotropic
 or ARD). ``κ`` and its slope ``dκ/d(d²)`` are all that values and gradients need;
-:func:`covariance_of` has those in the hyperparameters.
+:func:`covariance_of` has those in the hyperparameters, and :func:`gaussian_nll` the likelihood that
+they are learned by.
 
 On a CPU compiled C code finds values and sums from the points, see
 :mod:`surrogates.operators.native`, and PyTorch those of given distances. On a device PyTorch
@@ -419,7 +420,7 @@ class _StationaryCovariance(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[None, Tensor | None, Tensor | None, None]:
-        refuse_second_derivatives()
+        _refuse_second_derivatives()
         Z, d2, lengthscale, outputscale = ctx.saved_tensors
         sums, V = PROFILES[ctx.profile].contract(d2, G)
         of_squares = (V.sum(-1) + V.sum(-2)).unsqueeze(-1) * Z.square()
@@ -451,7 +452,7 @@ class _MainEffectsCovariance(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[None, Tensor, Tensor]:
-        refuse_second_derivatives()
+        _refuse_second_derivatives()
         mean, lengthscale, outputscale, *slopes = ctx.saved_tensors
         flat = G.flatten()
         moments = torch.stack([flat @ slope.flatten() for slope in slopes])
@@ -459,7 +460,74 @@ class _MainEffectsCovariance(torch.autograd.Function):
         return None, grad_lengthscale, flat @ mean.flatten()
 
 
-def refuse_second_derivatives() -> None:
+def gaussian_nll(K: Tensor, r: Tensor) -> Tensor:
+    """Return −log N(r; 0, K) (b,) for K (b, m, m) and r (b, m), differentiable once; ∞ where a
+    matrix is not finite or not positive definite to within its own trace.
+    """
+    value: Tensor = _GaussianNLL.apply(K, r)
+    return value
+
+
+def batched_cholesky(K: Tensor) -> Tensor:
+    """Return the Cholesky factors of K (b, m, m), each shifted by as little as rounding makes
+    necessary.
+
+    Raises:
+        FloatingPointError: if a matrix is not finite or not positive definite to within its own
+            trace.
+    """
+    factor, failed = _shifted_cholesky(K)
+    if bool(failed.any()):
+        raise FloatingPointError(
+            "A minibatch's kernel matrix is not finite or not positive definite. Check the kernel"
+            " and its inputs."
+        )
+    return factor
+
+
+def _shifted_cholesky(K: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the factors of :func:`batched_cholesky`, and which matrices (b,) have none."""
+    factor, info = torch.linalg.cholesky_ex(K)
+    share = 10.0 * torch.finfo(K.dtype).eps
+    while share <= 1.0 and bool((failed := info > 0).any()):
+        shift = share * K[failed].diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True).expand(
+            -1, K.shape[-1]
+        )
+        factor[failed], info[failed] = torch.linalg.cholesky_ex(K[failed] + torch.diag_embed(shift))
+        share *= 10.0
+    return factor, info > 0
+
+
+class _GaussianNLL(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, K: Tensor, r: Tensor) -> Tensor:
+        factor, failed = _shifted_cholesky(K)
+        if bool(failed.any()):
+            factor[failed] = torch.eye(K.shape[-1], device=K.device).to(K)
+        inverse = torch.cholesky_inverse(factor)
+        alpha = torch.cholesky_solve(r.unsqueeze(-1), factor).squeeze(-1)
+        ctx.save_for_backward(inverse, alpha)
+        log_root_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        nll = 0.5 * (r * alpha).sum(-1) + log_root_det + 0.5 * r.shape[-1] * math.log(2.0 * math.pi)
+        return nll.masked_fill(failed | nll.isnan(), math.inf)
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, Tensor]:
+        _refuse_second_derivatives()
+        inverse, alpha = ctx.saved_tensors
+        grad_r = scale.unsqueeze(-1) * alpha
+        return (
+            torch.baddbmm(
+                0.5 * scale[:, None, None] * inverse,
+                grad_r.unsqueeze(-1),
+                alpha.unsqueeze(-2),
+                alpha=-0.5,
+            ),
+            grad_r,
+        )
+
+
+def _refuse_second_derivatives() -> None:
     """Refuse to be differentiated: for the backward pass of gradients that have no gradient."""
     if torch.is_grad_enabled():  # by `create_graph`
         raise NotImplementedError(

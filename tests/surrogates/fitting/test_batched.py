@@ -1,6 +1,5 @@
 """Likelihoods of minibatches, against autograd through GPyTorch and a direct factorisation."""
 
-import math
 from copy import deepcopy
 
 import pytest
@@ -9,7 +8,7 @@ from gpytorch.distributions import MultivariateNormal
 from torch import Tensor
 
 from surrogates import PathwiseGP
-from surrogates.fitting.batched import BatchedGP, batched_cholesky, gaussian_nll
+from surrogates.fitting.batched import BatchedGP
 from surrogates.operators.forms import covariance_of
 from tests import problems
 
@@ -81,33 +80,6 @@ def test_known_noise_is_that_of_the_chosen_data() -> None:
     ours = BatchedGP(model).negative_log_likelihood(INDEX)
     model.double()
     torch.testing.assert_close(ours, by_autograd(model, variances))
-
-
-def test_a_singular_matrix_is_shifted_and_its_neighbours_in_the_batch_are_not() -> None:
-    K = torch.stack([torch.ones(5, 5), 2.0 * torch.eye(5)]).double()
-    factor = batched_cholesky(K)
-    torch.testing.assert_close(factor @ factor.mT, K, rtol=0, atol=1e-12)
-    assert torch.equal(factor[1], torch.linalg.cholesky(K[1]))
-
-
-@pytest.mark.parametrize("value", [torch.nan, -1.0])
-def test_a_likelihood_that_cannot_be_evaluated_is_none(value: float) -> None:
-    K = torch.eye(4).double().expand(3, 4, 4).clone()
-    r = problems.normal(3, 4)
-    whole = gaussian_nll(K, r)
-    K[1] *= value
-    nll = gaussian_nll(K.requires_grad_(), r)
-    nll.sum().backward()
-    assert nll[1] == math.inf and K.grad is not None and K.grad.isfinite().all()
-    assert torch.equal(nll[[0, 2]], whole[[0, 2]])
-
-
-@pytest.mark.parametrize("value", [torch.nan, -1.0])
-def test_a_matrix_that_is_no_covariance_is_refused(value: float) -> None:
-    K = torch.eye(4).double().expand(3, 4, 4).clone()
-    K[1] *= value
-    with pytest.raises(FloatingPointError, match="not finite or not positive definite"):
-        batched_cholesky(K)
 
 
 def test_copies_have_hyperparameters_of_their_own_and_share_the_data() -> None:

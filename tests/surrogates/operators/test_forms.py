@@ -1,7 +1,8 @@
 """The elementwise part of a kernel: when a device compiles it, and that this makes no difference to
-the values.
+the values; and the likelihood by a kernel matrix.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from surrogates.operators.forms import PROFILES, SMALLEST_COMPILED_TILE, Fused
+from surrogates.operators.forms import (
+    PROFILES,
+    SMALLEST_COMPILED_TILE,
+    Fused,
+    batched_cholesky,
+    gaussian_nll,
+)
 from tests import problems
 from tests.simulated_device import simulated_device
 
@@ -197,3 +204,30 @@ def test_compiled_and_eager_values_agree_on_cuda(
     profile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compare_with_eager(profile, monkeypatch, "cuda")
+
+
+def test_a_singular_matrix_is_shifted_and_its_neighbours_in_the_batch_are_not() -> None:
+    K = torch.stack([torch.ones(5, 5), 2.0 * torch.eye(5)]).double()
+    factor = batched_cholesky(K)
+    torch.testing.assert_close(factor @ factor.mT, K, rtol=0, atol=1e-12)
+    assert torch.equal(factor[1], torch.linalg.cholesky(K[1]))
+
+
+@pytest.mark.parametrize("value", [torch.nan, -1.0])
+def test_a_likelihood_that_cannot_be_evaluated_is_none(value: float) -> None:
+    K = torch.eye(4).double().expand(3, 4, 4).clone()
+    r = problems.normal(3, 4)
+    whole = gaussian_nll(K, r)
+    K[1] *= value
+    nll = gaussian_nll(K.requires_grad_(), r)
+    nll.sum().backward()
+    assert nll[1] == math.inf and K.grad is not None and K.grad.isfinite().all()
+    assert torch.equal(nll[[0, 2]], whole[[0, 2]])
+
+
+@pytest.mark.parametrize("value", [torch.nan, -1.0])
+def test_a_matrix_that_is_no_covariance_is_refused(value: float) -> None:
+    K = torch.eye(4).double().expand(3, 4, 4).clone()
+    K[1] *= value
+    with pytest.raises(FloatingPointError, match="not finite or not positive definite"):
+        batched_cholesky(K)
