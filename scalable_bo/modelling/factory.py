@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -43,8 +44,9 @@ class SurrogateFactory:
     Attributes:
         kernel: on the unit cube, not changed.
         kernel_of_few: the one of few values; ``None`` for the same.
-        further: others for few values, by name, where these are likelier by them: ``APART``, of
-            functions in which inputs act apart; ``SMOOTH``, of those that are all but polynomials.
+        further: make others for few values, where these are likelier by them, from what that one
+            has learned, by name: ``APART``, of functions in which inputs act apart; ``SMOOTH``, of
+            those that are all but polynomials.
         solver: as in ``PathwiseGP``.
         dtype: of the models.
         device: of the models.
@@ -55,7 +57,7 @@ class SurrogateFactory:
     dtype: torch.dtype
     device: torch.device
     kernel_of_few: Kernel | None = None
-    further: Mapping[str, Kernel] = field(default_factory=dict)
+    further: Mapping[str, Callable[[Any], Kernel]] = field(default_factory=dict)
 
     @classmethod
     def default(
@@ -70,9 +72,9 @@ class SurrogateFactory:
         with dimension-scaled priors, and Matérn's of ν = 5/2 for few values, which takes a function
         for less smooth than it may be, with an output scale of its own and lengthscales that are
         not short. Values of up to 10 inputs are tried by further kernels: by its sum with functions
-        of one input each, and by RBF without priors, from long lengthscales on, for rotated
-        valleys: a hundred times longer than wide, these have no place among moderate lengthscales.
-        Among more inputs, as many free lengthscales follow whatever values there are.
+        of one input each, and by RBF without priors, for rotated valleys: a hundred times longer
+        than wide, these have no place among moderate lengthscales. Among more inputs, as many free
+        lengthscales follow whatever values there are.
         """
         if kernel is not None:
             return cls(deepcopy(kernel), solver, dtype, device)
@@ -82,14 +84,16 @@ class SurrogateFactory:
             matern.register_prior("lengthscale_prior", ModerateLengthscalePrior(), "lengthscale")
             scaled = ScaleKernel(matern, outputscale_prior=GammaPrior(2.0, 1.0))
             scaled.outputscale = 1.0
-            further = {SMOOTH: _kernel_smooth(dim)} if dim <= 10 else {}
-            if further and dim > 1:
-                further[APART] = _kernel_apart(matern, dim)
+        further: dict[str, Callable[[Any], Kernel]] = {SMOOTH: _kernel_smooth} if dim <= 10 else {}
+        if further and dim > 1:
+            further[APART] = _kernel_apart
         return cls(smooth, solver, dtype, device, scaled, further)
 
-    def modules(self, few: bool, further: str | None = None) -> dict[str, Any]:
+    def modules(
+        self, few: bool, further: str | None = None, usual: PathwiseGP | None = None
+    ) -> dict[str, Any]:
         """Return a new kernel and, for few values, a new likelihood; one of the ``further`` kernels
-        by its name.
+        by its name, from what the ``usual`` one has learned, of a model of the same values.
         """
         if not few:
             return {"covar_module": deepcopy(self.kernel), "likelihood": None}
@@ -98,9 +102,16 @@ class SurrogateFactory:
                 noise_prior=GammaPrior(1.1, 30.0),
                 noise_constraint=GreaterThan(LEAST_NOISE, initial_value=1e-2),
             )
-        own = self.kernel_of_few if further is None else self.further[further]
-        kernel = deepcopy(own or self.kernel)
-        return {"covar_module": kernel, "likelihood": likelihood}
+            kernel = deepcopy(self.kernel_of_few or self.kernel)
+            if further is not None:
+                kernel = self.further[further](kernel if usual is None else usual.covar_module)
+        made = {"covar_module": kernel, "likelihood": likelihood}
+        if usual is not None:
+            made |= {
+                "likelihood": deepcopy(usual.likelihood),
+                "mean_module": deepcopy(usual.mean_module),
+            }
+        return made
 
     def build(self, data: TrainingData, hyperparameters: PathwiseGP) -> PathwiseGP:
         """Return the model of all data with the hyperparameters of another."""
@@ -128,7 +139,12 @@ class SurrogateFactory:
     def further_of(self, model: PathwiseGP) -> str | None:
         """Return the name of the one of :attr:`further` that a model is by, if it is by one."""
         own = describe_module(model.covar_module)
-        return next((n for n, k in self.further.items() if describe_module(k) == own), None)
+        return next((name for name, text in self._further_texts.items() if text == own), None)
+
+    @cached_property
+    def _further_texts(self) -> dict[str, str]:
+        kernels = {name: self.modules(True, name)["covar_module"] for name in self.further}
+        return {name: describe_module(kernel) for name, kernel in kernels.items()}
 
     def load(
         self, data: TrainingData, state: Mapping[str, Tensor], start: Tensor | None
@@ -168,26 +184,29 @@ class SurrogateFactory:
         return model.start_from(weights.to(self.device, self.dtype)), data
 
 
-def _kernel_smooth(dim: int) -> Kernel:
-    """Return a kernel without priors, at lengthscales by which functions are nearly parabolas."""
+def _kernel_smooth(usual: ScaleKernel) -> Kernel:
+    """Return a kernel without priors, of the lengthscales and the variance of another."""
+    learned = usual.base_kernel.lengthscale.detach()
     # Rounding of the largest output scale leaves three digits of the least noise
     bound = Interval(LEAST_NOISE, 1e-3 * LEAST_NOISE / torch.finfo(torch.float64).eps)
-    smooth = ScaleKernel(RBFKernel(ard_num_dims=dim), outputscale_constraint=bound)
-    smooth.base_kernel.lengthscale = 4.0
-    smooth.outputscale = 4.0**4  # the variance of parabolas is then about 1
+    rbf = RBFKernel(ard_num_dims=learned.shape[-1]).to(learned)
+    smooth = ScaleKernel(rbf, outputscale_constraint=bound).to(learned)
+    smooth.base_kernel.lengthscale = learned
+    smooth.outputscale = usual.outputscale.detach()
     return smooth
 
 
-def _kernel_apart(together: Kernel, dim: int) -> Kernel:
+def _kernel_apart(usual: ScaleKernel) -> Kernel:
     """Return the sum of a kernel of all inputs, of which there is little at first, and of functions
     of one input each.
     """
-    single = MainEffectsKernel(dim)
+    together = deepcopy(usual.base_kernel)
+    single = MainEffectsKernel(together.lengthscale.shape[-1])
     single.register_prior("lengthscale_prior", ModerateLengthscalePrior(), "lengthscale")
     single.lengthscale = 0.5
     apart = ScaleKernel(single, outputscale_prior=GammaPrior(1.1, 0.25))
     apart.outputscale = 3.0
-    rest = ScaleKernel(deepcopy(together), outputscale_prior=GammaPrior(1.1, 1.0))
+    rest = ScaleKernel(together, outputscale_prior=GammaPrior(1.1, 1.0))
     rest.outputscale = 0.1
     return AdditiveKernel(rest, apart)
 

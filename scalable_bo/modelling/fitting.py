@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,9 @@ def fit_warped(
     Few values are tried as the logarithm of their gaps, and their noise may be next to nothing:
     late in an optimisation few values decide about little. A few wild values are brought nearer or,
     where they are bad and say nothing of those around them, left out: each is then as likely as any
-    there, on the scale that brings them nearer. Few plain values are tried by further kernels, too.
+    there, on the scale that brings them nearer. Few values are tried by further kernels, too, from
+    what the usual one has learned of them, on the scales that leave most values as they are: a
+    logarithm of sums and parabolas is neither.
 
     Scales and kernels are compared by one rule: the logarithm of the likelihood, without priors,
     less half a nat for each hyperparameter, which is what one gains on noise. What is tried after
@@ -90,13 +93,16 @@ def fit_warped(
     told = _sample(data, MOST_OF_FEW if few else CHEAP_FACTOR_UP_TO, generator)
     watch = _Watch(callback, deadline)
     scales = SCALES if few else ("plain", "near", "aside")
-    tried = [("plain", kernel) for kernel in factory.further] if few else []
+    tried: list[tuple[str | None, str]] = [(None, scale) for scale in scales]
+    if few:
+        tried += product(factory.further, ("plain", "near", "aside"))
     best: _Fitted | None = None
-    for name, kernel in [*((scale, None) for scale in scales), *tried]:
+    usual: dict[str, PathwiseGP] = {}
+    for kernel, name in tried:
         given = data.on(name)
         if name != "plain" and given is data:
             continue
-        modules = factory.modules(few, kernel)
+        modules = factory.modules(few, kernel, usual.get(name))
         jacobian = given.log_jacobian(told)
         most = None if kernel is None else MOST_EVALUATIONS
         least = -math.inf
@@ -104,6 +110,7 @@ def fit_warped(
             has_priors = any(modules["covar_module"].named_priors())
             least = best.density - (0.0 if has_priors else best.prior) - jacobian
         model = _fit(given, modules, given.rows_of(told), watch, least, most)
+        usual.setdefault(name, model)
         prior = float(log_prior(model.covar_module).detach())
         fitted = _Fitted(model, given, watch.course[-1] + jacobian, prior)
         if best is None or fitted.evidence > best.evidence + 3.0:
@@ -128,9 +135,18 @@ class _Fitted:
 
     @property
     def evidence(self) -> float:
-        """How likely the values are, beyond what the kernel's hyperparameters gain on noise."""
-        number = sum(one.numel() for one in self.model.covar_module.parameters())
-        return self.density - self.prior - GAIN_ON_NOISE * number
+        """How likely the values are, beyond what the kernel's hyperparameters gain on noise; where
+        these have no priors, and follow the values, by the corrected criterion of Akaike.
+
+        References:
+            Hurvich, Tsai (1989), "Regression and Time Series Model Selection in Small Samples".
+        """
+        kernel = self.model.covar_module
+        number = sum(one.numel() for one in kernel.parameters())
+        if any(kernel.named_priors()):
+            return self.density - self.prior - GAIN_ON_NOISE * number
+        n = len(self.model.train_targets)
+        return self.density - number * n / max(1, n - number - 1)
 
 
 def _fit(

@@ -99,8 +99,8 @@ def separable(U: torch.Tensor) -> torch.Tensor:
 
 
 def entangled(U: torch.Tensor) -> torch.Tensor:
-    """Return a function of two directions that are no inputs."""
-    return torch.sin(6.0 * (U[:, 0] - U[:, 1])) * torch.cos(5.0 * (U[:, 2] + U[:, 3]))
+    """Return a function of two directions that are no inputs, with kinks."""
+    return (U[:, 0] - U[:, 1]).abs() * (U[:, 2] + U[:, 3] - 1.0).abs()
 
 
 def valley(U: torch.Tensor) -> torch.Tensor:
@@ -108,6 +108,26 @@ def valley(U: torch.Tensor) -> torch.Tensor:
     generator = torch.Generator().manual_seed(3)
     axes = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64, generator=generator)).Q
     return ((U - 0.4) @ axes).square() @ torch.logspace(0, 4, 4, dtype=torch.float64)
+
+
+def curved_valley(U: torch.Tensor) -> torch.Tensor:
+    """Return Rosenbrock's function of two inputs, near whose border it is six magnitudes larger."""
+    X = 15.0 * U[:, :2] - 5.0
+    return -(100.0 * (X[:, 1] - X[:, 0] ** 2) ** 2 + (X[:, 0] - 1.0) ** 2)
+
+
+def test_a_further_kernel_is_tried_where_a_few_wild_values_are_aside() -> None:
+    floor = torch.linspace(0.2, 0.5, 20, dtype=torch.float64)
+    beside = torch.stack([floor, ((15.0 * floor - 5.0) ** 2 + 5.0) / 15.0], dim=1)
+    U = torch.cat([problems.uniform(20, 2), beside + 0.02 * problems.normal(20, 2)]).clamp(0.0, 1.0)
+    data = TrainingData.of(U, curved_valley(U), None, True)
+    factory = SurrogateFactory.default(2, torch.float64, CPU)
+    errors = []
+    for made in (factory, replace(factory, further={})):
+        fitted, scaled = fit_warped(made, data, torch.Generator().manual_seed(1), few=True)
+        mean = made.build(scaled, fitted).posterior(beside).mean[:, 0].detach()
+        errors.append(float((scaled.values_of(mean) - curved_valley(beside)).abs().median()))
+    assert errors[0] < 0.4 * errors[1]
 
 
 @pytest.mark.parametrize(
@@ -136,6 +156,14 @@ def test_a_further_kernel_is_taken_where_the_likelihood_says_so(
         assert restored is not None
         torch.testing.assert_close(restored[0].posterior(new).mean, model.posterior(new).mean)
     assert errors[0] < 0.2 * errors[1] if expected else errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_noise_has_no_kernel_without_priors(seed: int) -> None:
+    data = TrainingData.of(problems.uniform(20, 8), problems.normal(20, seed=seed), None, True)
+    factory = SurrogateFactory.default(8, torch.float64, CPU)
+    fitted, _ = fit_warped(factory, data, torch.Generator().manual_seed(1), few=True)
+    assert factory.further_of(fitted) is None
 
 
 @pytest.mark.parametrize("n", [20, 60])
