@@ -73,8 +73,8 @@ class BatchedGP(gpytorch.Module):
 
     def negative_log_likelihood(self, index: Tensor) -> Tensor:
         """Return −log p(y) in nats, (b,)."""
-        residuals = self.residuals(index)
-        return gaussian_nll(self.with_noise(index), residuals)
+        noise, residuals = torch.diag_embed(self.noise(index)), self.residuals(index)
+        return gaussian_nll(noise + self.covariance(self.covar_module, self.X[index]), residuals)
 
     @torch.no_grad()
     def predict(self, Z: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
