@@ -17,8 +17,11 @@ from botorch.acquisition.analytic import _log_ei_helper as log_improvement
 from botorch.acquisition.logei import TAU_RELU
 from botorch.exceptions.warnings import BotorchWarning
 from botorch.models.transforms.outcome import Standardize
+from botorch.utils.multi_objective.box_decompositions.non_dominated import (
+    FastNondominatedPartitioning,
+)
 from botorch.utils.objective import compute_smoothed_feasibility_indicator
-from botorch.utils.safe_math import log_fatplus
+from botorch.utils.safe_math import log1mexp, log_fatplus
 from botorch.utils.sampling import draw_sobol_normal_samples
 from gpytorch.likelihoods import GaussianLikelihood
 from linear_operator.utils.warnings import NumericalWarning
@@ -68,8 +71,9 @@ class LogEIStrategy(ForFewValues):
     values.
 
     Of one output, the improvement given values at pending points has a closed form; it is averaged
-    over draws of these. Of objectives and constraints on outcomes all is drawn, and of several
-    objectives what the hypervolume improves by, see :class:`Scalarisations`.
+    over draws of these. Of two to four objectives the growth of the hypervolume has one, too, given
+    means at pending points. Of other objectives, and with constraints on outcomes, all is drawn,
+    and of several objectives what the hypervolume improves by, see :class:`Scalarisations`.
 
     Where the model has learned noise that may as well be ripples, because no two points are near
     each other, one point lies beside that of the best value, in the inputs that are not rounded:
@@ -260,8 +264,10 @@ class _Improvement:
         """Return the logarithm of the expected improvement of a point jointly with pending ones."""
         pending = pending[-self.strategy.most_pending :].double()
         seed %= 2**31
-        is_output = self.objective is only_output and not self.constraints
-        has_form = is_output and _is_gaussian(self.models)
+        has_form = not self.constraints and all(map(_is_gaussian, self.models))
+        if has_form and isinstance(self.objective, Scalarisations) and len(self.models) <= 4:
+            return self._beside_a_front(self.objective.reference, pending, seed)  # of few boxes
+        has_form &= self.objective is only_output and len(self.models) == 1
         num_draws = self.strategy.num_draws if has_form else self.strategy.num_samples
         given = [
             (model, *self._given(model, part, pending, num_draws, seed + number))
@@ -294,11 +300,45 @@ class _Improvement:
 
         return FunctionOfPoints(logarithm)
 
+    def _beside_a_front(
+        self, reference: Tensor, pending: Tensor, seed: int, num_draws: int = 8
+    ) -> FunctionOfPoints:
+        """Return the logarithm of the expected growth of the hypervolume by a point, given means
+        for the values of pending ones; of an output with noise these are drawn, as are those at the
+        data.
+        """
+        given = [
+            (model, *self._given(model, part, pending, num_draws, seed + number, believe=True))
+            for number, (model, part) in enumerate(self._posteriors)
+        ]
+        Y = self._outputs(torch.cat([self.X, pending]), [values for *_, values in given])
+        corner = reference.to(Y)
+        boxes = [FastNondominatedPartitioning(corner, drawn).hypercell_bounds for drawn in Y]
+
+        def logarithm(X: Tensor) -> Tensor:
+            moments = [part.moments(model.transform_inputs(X)) for model, part, _ in given]
+            means = self._outputs(X, [mean for mean, _ in moments])
+            above = self._outputs(X, [mean + var.sqrt().unsqueeze(1) for mean, var in moments])
+            deviations = (above - means)[0]
+            growth = [_log_growth(*pair, deviations) for pair in zip(boxes, means, strict=True)]
+            return torch.stack(growth).logsumexp(0) - math.log(len(growth))
+
+        return FunctionOfPoints(logarithm)
+
     def _given(
-        self, model: PathwiseGP, part: _Posterior, pending: Tensor, num_draws: int, seed: int
+        self,
+        model: PathwiseGP,
+        part: _Posterior,
+        pending: Tensor,
+        num_draws: int,
+        seed: int,
+        believe: bool = False,
     ) -> tuple[_Posterior, Tensor]:
         """Return an output given its values at pending points, and at the data, too, if they have
         noise, by draws of these; and its values (n + p, s) there, by the means where not drawn.
+
+        Args:
+            believe: take the means at pending points, too, where the data have no noise.
         """
         X, points = model.transform_inputs(self.X), model.transform_inputs(pending)
         if _is_noisy(part.data):
@@ -308,8 +348,8 @@ class _Improvement:
         values, _ = part.moments(X)
         if not len(points):
             return part, values
-        drawn = part.draw(points, num_draws, seed)
-        return part.beside(points, drawn), torch.cat([values.expand(-1, num_draws), drawn])
+        drawn = part.moments(points)[0] if believe else part.draw(points, num_draws, seed)
+        return part.beside(points, drawn), torch.cat([values.expand(-1, drawn.shape[1]), drawn])
 
     def _drawn_objective(self, Y: Tensor, seed: int) -> tuple[Outcome, Tensor]:
         """Return the objective of each joint draw, and the merits (s, n) of outputs Y (s, n, m) by
@@ -358,7 +398,10 @@ def beside_the_best(request: Request, fewest: int = 30) -> Tensor:
     models = model_list(request.model)
     is_output = not (goal.get("objective") or goal.get("outcome_constraints"))
     is_learned = isinstance(models[0].likelihood, GaussianLikelihood)
-    if not (is_output and is_learned and _is_gaussian(models)) or request.choices is not None:
+    if (
+        not (is_output and is_learned and len(models) == 1 and _is_gaussian(models[0]))
+        or request.choices is not None
+    ):
         return none
     sign = 1.0 if goal.get("maximize", True) else -1.0
     (data,) = data_sets(models[0])
@@ -390,11 +433,28 @@ def _is_noisy(data: DataSet) -> bool:
     return bool(data.noise.max() > NEGLIGIBLE_NOISE * data.y.var())
 
 
-def _is_gaussian(models: Sequence[PathwiseGP]) -> bool:
+def _is_gaussian(model: PathwiseGP) -> bool:
     """Whether there is one output, the posterior of which is Gaussian."""
-    transform = getattr(models[0], "outcome_transform", None)
-    num_outputs = sum(model.num_outputs for model in models)
-    return num_outputs == 1 and isinstance(transform, Standardize | None)
+    transform = getattr(model, "outcome_transform", None)
+    return model.num_outputs == 1 and isinstance(transform, Standardize | None)
+
+
+def _log_growth(boxes: Tensor, means: Tensor, deviations: Tensor) -> Tensor:
+    """Return the logarithm of the expected volume (b,) that a point gains in boxes (2, c, k), by
+    the means and deviations (b, k) of independent objectives: a product of expected gains in each.
+
+    References:
+        Yang et al. (2019), "Efficient Computation of Expected Hypervolume Improvement Using Box
+        Decomposition Algorithms".
+    """
+    low, high = boxes
+    at, scale = means.unsqueeze(1), deviations.unsqueeze(1)
+    unbounded = high.isinf()
+    above = log_improvement((at - low) / scale)
+    beyond = log_improvement((at - high.masked_fill(unbounded, 0.0)) / scale)
+    rest = (above - beyond).clamp_min(torch.finfo(low.dtype).eps)
+    gains = above + log1mexp(-rest.masked_fill(unbounded, math.inf)) + scale.log()
+    return gains.sum(-1).logsumexp(-1)
 
 
 def _log_improvement(

@@ -14,6 +14,8 @@ from botorch.acquisition.logei import qLogExpectedImprovement
 from botorch.models.transforms.outcome import ChainedOutcomeTransform, Log, Standardize
 from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions.dominated import DominatedPartitioning
+from botorch.utils.multi_objective.hypervolume import Hypervolume
+from botorch.utils.multi_objective.pareto import is_non_dominated
 from gpytorch.means import ConstantMean
 from torch import Tensor
 
@@ -139,13 +141,16 @@ def mean_improvement(request: Request, pending: Tensor, points: Tensor) -> tuple
 
 @torch.no_grad()
 @pytest.mark.parametrize("num_pending", [0, 2])
-def test_of_several_objectives_the_hypervolume_is_improved(num_pending: int) -> None:
+def test_of_objectives_between_limits_the_hypervolume_is_improved(num_pending: int) -> None:
     X = problems.uniform(15, 2)
     Y = torch.stack([torch.sin(5.0 * X[:, 0]), X[:, 1] - X[:, 0]], dim=1)
     models = [PathwiseGP(X, column[:, None]) for column in Y.T]
     corner = torch.tensor([-0.5, -0.2], dtype=torch.float64)
     ends = corner, Y.amax(0)
-    goal = {"objective": Scalarisations.draw(1, *ends, torch.Generator().manual_seed(0))}
+    goal = {
+        "objective": Scalarisations.draw(1, *ends, torch.Generator().manual_seed(0)),
+        "outcome_constraints": [lambda Y: Y[..., 0] - 100.0],  # which all keep
+    }
     request = Request(models, 1, UNIT, torch.Generator().manual_seed(0), goal=goal)
     pending = problems.uniform(2, 2, seed=5)[:num_pending]
     points = problems.uniform(10, 2, seed=3)
@@ -169,6 +174,46 @@ def test_of_several_objectives_the_hypervolume_is_improved(num_pending: int) -> 
     scatter = expected.std(0) / math.sqrt(4000)
     assert ((found - expected.mean(0)).abs() < 5.0 * torch.hypot(error, scatter) + 1e-5).all()
     assert expected.mean(0).max() > 0.01
+
+
+def hypervolume(corner: Tensor, Y: Tensor) -> float:
+    front = Y[is_non_dominated(Y) & (corner < Y).all(1)]
+    return float(Hypervolume(corner).compute(front))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("k", "num_pending", "num_draws"), [(2, 0, 500), (2, 2, 500), (3, 2, 200), (4, 0, 100)]
+)
+def test_of_several_objectives_the_hypervolume_grows(
+    k: int, num_pending: int, num_draws: int
+) -> None:
+    X = problems.uniform(15, 2)
+    Y = torch.sin(torch.stack([(1.0 + j) * X[:, j % 2] + j for j in range(k)], dim=1))
+    models = [PathwiseGP(X, column[:, None]) for column in Y.T]
+    corner = Y.amin(0) - 0.1
+    goal = {"objective": Scalarisations.draw(1, corner, Y.amax(0), problems.seeded())}
+    request = Request(models, 1, UNIT, problems.seeded(), goal=goal)
+    pending = problems.uniform(2, 2, seed=5)[:num_pending]
+    points = problems.uniform(4, 2, seed=3)
+    found = _Improvement.of(request, LogEIStrategy()).beside(pending, 0).mean(points).exp()
+    known, draws = [], []
+    for model in models:
+        joint = model.posterior(torch.cat([pending, points])).distribution
+        known.append(torch.cat([model.posterior(X).mean[:, 0], joint.mean[:num_pending]]))
+        within, across = joint.covariance_matrix.split([num_pending, len(points)])
+        given = torch.linalg.solve(within[:, :num_pending], within[:, num_pending:])
+        deviation = (across[:, num_pending:] - across[:, :num_pending] @ given).diagonal().sqrt()
+        steps = problems.normal(num_draws, len(points), seed=len(draws))
+        draws.append(joint.mean[num_pending:] + deviation * steps)
+    before = torch.stack(known, dim=1)
+    volume = hypervolume(corner, before)
+    for value, drawn in zip(found, torch.stack(draws, dim=-1).unbind(1), strict=True):
+        after = [hypervolume(corner, torch.cat([before, y[None]])) for y in drawn]
+        gains = torch.tensor(after, dtype=torch.float64) - volume
+        scatter = float(gains.std()) / math.sqrt(num_draws)
+        assert abs(float(value - gains.mean())) < 5.0 * scatter + 1e-5 * volume
+    assert found.max() > 0.01 * volume
 
 
 @torch.no_grad()
