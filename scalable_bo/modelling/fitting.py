@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
@@ -65,10 +65,11 @@ def fit_warped(
     generator: torch.Generator,
     *,
     few: bool,
+    scales: Sequence[str] = tuple(SCALES),
     callback: Callable[[int], None] | None = None,
     deadline: float | None = None,
 ) -> tuple[PathwiseGP, TrainingData]:
-    """Return a model and its data: on the one of ``SCALES`` where their likelihood is largest, the
+    """Return a model and its data: on the one of ``scales`` where their likelihood is largest, the
     change of variables included.
 
     Few values are tried as the logarithm of their gaps, and their noise may be next to nothing:
@@ -86,16 +87,18 @@ def fit_warped(
 
     Args:
         few: whether it is to be by the kernel of few.
+        scales: of ``SCALES``, the plain one first; as the logarithm of gaps only where there are
+            few.
         callback: called with the number of evaluations of the likelihood so far.
         deadline: of ``time.perf_counter``, after which every fit ends with its next evaluation;
             ``None`` for none.
     """
     told = _sample(data, MOST_OF_FEW if few else CHEAP_FACTOR_UP_TO, generator)
     watch = _Watch(callback, deadline)
-    scales = SCALES if few else ("plain", "near", "aside")
-    tried: list[tuple[str | None, str]] = [(None, scale) for scale in scales]
+    straight = [scale for scale in scales if scale != "gaps"]
+    tried: list[tuple[str | None, str]] = [(None, scale) for scale in (scales if few else straight)]
     if few:
-        tried += product(factory.further, ("plain", "near", "aside"))
+        tried += product(factory.further, straight)
     best: _Fitted | None = None
     usual: dict[str, PathwiseGP] = {}
     for kernel, name in tried:

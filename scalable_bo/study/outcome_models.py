@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
 from scalable_bo.modelling.factory import SurrogateFactory
-from scalable_bo.modelling.fitting import MOST_OF_FEW, fit_surrogate
+from scalable_bo.modelling.fitting import MOST_OF_FEW, fit_warped
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.known import Known
 from surrogates import PathwiseGP
@@ -40,7 +41,8 @@ class OutcomeModels:
         if refit or not _are_alike(basis, self._fitted_to):
             generator = self.randomness(known.number if refit else refits[-1].number)
             few = max(len(part.U) for part in basis) <= MOST_OF_FEW
-            self._fitted = [fit_surrogate(self.factory, part, generator, few=few) for part in basis]
+            fit = partial(fit_warped, self.factory, few=few, scales=["plain"])
+            self._fitted = [fit(part, generator)[0] for part in basis]
             self._fitted_to = basis
         pairs = zip(data, self._fitted, strict=True)
         return [self.factory.build(part, fitted) for part, fitted in pairs], data, refit
