@@ -38,7 +38,8 @@ LEAST_VARIANCE = float(gpytorch.settings.min_variance.value(torch.float64))
 
 
 class FinePosterior(GPyTorchPosterior):
-    """A posterior in the user's units whose variances GPyTorch rounds up in the model's units.
+    """A posterior in the user's units whose variances GPyTorch rounds up in the model's units, with
+    a warning; here those that rounding leaves below the least are the least.
 
     Args:
         least: the smallest variance.
@@ -51,8 +52,8 @@ class FinePosterior(GPyTorchPosterior):
     @property
     def variance(self) -> Tensor:
         """The posterior variance (..., q, m)."""
-        with gpytorch.settings.min_variance(float_value=self.least, double_value=self.least):
-            return super().variance
+        with gpytorch.settings.min_variance(float_value=-math.inf, double_value=-math.inf):
+            return super().variance.clamp_min(self.least)
 
 
 def fine(posterior: Any, units: Units) -> Any:
