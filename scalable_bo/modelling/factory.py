@@ -105,12 +105,10 @@ class SurrogateFactory:
             kernel = deepcopy(self.kernel_of_few or self.kernel)
             if further is not None:
                 kernel = self.further[further](kernel if usual is None else usual.covar_module)
-        made = {"covar_module": kernel, "likelihood": likelihood}
+        made: dict[str, Any] = {"covar_module": kernel, "likelihood": likelihood}
         if usual is not None:
-            made |= {
-                "likelihood": deepcopy(usual.likelihood),
-                "mean_module": deepcopy(usual.mean_module),
-            }
+            made["likelihood"] = deepcopy(usual.likelihood)
+            made["mean_module"] = deepcopy(usual.mean_module)
         return made
 
     def build(self, data: TrainingData, hyperparameters: PathwiseGP) -> PathwiseGP:

@@ -80,10 +80,11 @@ def fit_warped(
     logarithm of sums and parabolas is neither.
 
     Scales and kernels are compared by one rule: the logarithm of the likelihood, without priors,
-    less half a nat for each hyperparameter, which is what one gains on noise. What is tried after
-    plain values by the usual kernel has to win by three nats: a scale is taken from the values
-    themselves. Its fit ends once it is lost: after eight evaluations, when twice what it gained in
-    the latter half of all would not take it past the best.
+    less half a nat for each hyperparameter, which is what one gains on noise, and at least a nat
+    where they have no priors. What is tried after plain values by the usual kernel has to win by
+    three nats: a scale is taken from the values themselves. Its fit ends once it is lost: after
+    eight evaluations, when twice what it gained in the latter half of all would not take it past
+    the best.
 
     Args:
         few: whether it is to be by the kernel of few.
