@@ -71,7 +71,7 @@ class LogEIStrategy(ForFewValues):
     values.
 
     Of one output, the improvement given values at pending points has a closed form; it is averaged
-    over draws of these. Of two to four objectives the growth of the hypervolume has one, too, given
+    over draws of these. Of two or three objectives the hypervolume's growth has one, too, given
     means at pending points. Of other objectives, and with constraints on outcomes, all is drawn,
     and of several objectives what the hypervolume improves by, see :class:`Scalarisations`.
 
@@ -265,8 +265,9 @@ class _Improvement:
         pending = pending[-self.strategy.most_pending :].double()
         seed %= 2**31
         has_form = not self.constraints and all(map(_is_gaussian, self.models))
-        if has_form and isinstance(self.objective, Scalarisations) and len(self.models) <= 4:
-            return self._beside_a_front(self.objective.reference, pending, seed)  # of few boxes
+        of = self.objective
+        if has_form and isinstance(of, Scalarisations) and len(of.best) == len(self.models) <= 3:
+            return self._beside_a_front(of.reference, pending, seed)  # of more, boxes are many
         has_form &= self.objective is only_output and len(self.models) == 1
         num_draws = self.strategy.num_draws if has_form else self.strategy.num_samples
         given = [
@@ -434,7 +435,7 @@ def _is_noisy(data: DataSet) -> bool:
 
 
 def _is_gaussian(model: PathwiseGP) -> bool:
-    """Whether there is one output, the posterior of which is Gaussian."""
+    """Whether a model has one output, the posterior of which is Gaussian."""
     transform = getattr(model, "outcome_transform", None)
     return model.num_outputs == 1 and isinstance(transform, Standardize | None)
 

@@ -44,9 +44,9 @@ class SurrogateFactory:
     Attributes:
         kernel: on the unit cube, not changed.
         kernel_of_few: the one of few values; ``None`` for the same.
-        further: make others for few values, where these are likelier by them, from what that one
-            has learned, by name: ``APART``, of functions in which inputs act apart; ``SMOOTH``, of
-            those that are all but polynomials.
+        further: makers of others for few values, by name, each from the default kernel of few as it
+            was fitted: ``APART``, of functions in which inputs act apart; ``SMOOTH``, of those that
+            are all but polynomials. One is taken where values are likelier by it.
         solver: as in ``PathwiseGP``.
         dtype: of the models.
         device: of the models.
@@ -136,13 +136,12 @@ class SurrogateFactory:
 
     def further_of(self, model: PathwiseGP) -> str | None:
         """Return the name of the one of :attr:`further` that a model is by, if it is by one."""
-        own = describe_module(model.covar_module)
-        return next((name for name, text in self._further_texts.items() if text == own), None)
+        return self._further_names.get(describe_module(model.covar_module))
 
     @cached_property
-    def _further_texts(self) -> dict[str, str]:
+    def _further_names(self) -> dict[str, str]:
         kernels = {name: self.modules(True, name)["covar_module"] for name in self.further}
-        return {name: describe_module(kernel) for name, kernel in kernels.items()}
+        return {describe_module(kernel): name for name, kernel in kernels.items()}
 
     def load(
         self, data: TrainingData, state: Mapping[str, Tensor], start: Tensor | None
@@ -190,7 +189,7 @@ def _kernel_smooth(usual: ScaleKernel) -> Kernel:
     rbf = RBFKernel(ard_num_dims=learned.shape[-1]).to(learned)
     smooth = ScaleKernel(rbf, outputscale_constraint=bound).to(learned)
     smooth.base_kernel.lengthscale = learned
-    smooth.outputscale = usual.outputscale.detach()
+    smooth.outputscale = usual.outputscale.detach().clamp_min(2.0 * LEAST_NOISE)
     return smooth
 
 

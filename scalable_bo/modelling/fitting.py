@@ -76,8 +76,8 @@ def fit_warped(
     late in an optimisation few values decide about little. A few wild values are brought nearer or,
     where they are bad and say nothing of those around them, left out: each is then as likely as any
     there, on the scale that brings them nearer. Few values are tried by further kernels, too, from
-    what the usual one has learned of them, on the scales that leave most values as they are: a
-    logarithm of sums and parabolas is neither.
+    what the usual one has learned of them, but not as logarithms: that of a sum is no sum, and that
+    of a parabola no parabola.
 
     Scales and kernels are compared by one rule: the logarithm of the likelihood, without priors,
     less half a nat for each hyperparameter, which is what one gains on noise, and at least a nat

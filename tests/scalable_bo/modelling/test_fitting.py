@@ -158,6 +158,15 @@ def test_a_further_kernel_is_taken_where_the_likelihood_says_so(
     assert errors[0] < 0.2 * errors[1] if expected else errors[0] == errors[1]
 
 
+@pytest.mark.parametrize(("n", "d"), [(10, 4), (20, 2), (60, 3)])
+def test_constant_values_have_a_model(n: int, d: int) -> None:
+    data = TrainingData.of(problems.uniform(n, d), torch.ones(n).double(), None, True)
+    factory = SurrogateFactory.default(d, torch.float64, CPU)
+    fitted, _ = fit_warped(factory, data, torch.Generator().manual_seed(1), few=True)
+    mean = factory.build(data, fitted).posterior(problems.uniform(5, d, seed=1)).mean
+    torch.testing.assert_close(mean, torch.zeros_like(mean), atol=1e-6, rtol=0.0)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_noise_has_no_kernel_without_priors(seed: int) -> None:
     data = TrainingData.of(problems.uniform(20, 8), problems.normal(20, seed=seed), None, True)
