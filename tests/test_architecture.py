@@ -1,12 +1,9 @@
 """The house: every file on its floor, arrows that point down, no circles, nothing too large.
 
-Also what library code never does, and the guard against foreign packages.
+Also what library code never does.
 """
 
 import ast
-import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -14,8 +11,6 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-
-from scalable_bo._packages import check_sibling_packages
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("surrogates", "acquisition", "scalable_bo")
@@ -177,12 +172,7 @@ def functions() -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     return found
 
 
-def test_imports_point_down() -> None:
-    up = [(m, name) for m in SOURCES for name in arrows(m) if floor(name) > floor(m)]
-    assert not up
-
-
-def test_every_file_has_a_floor() -> None:
+def test_every_file_has_a_floor_and_imports_point_down_to_where_a_name_is_defined() -> None:
     without = [
         module
         for module in SOURCES
@@ -190,27 +180,21 @@ def test_every_file_has_a_floor() -> None:
         and not (module in FLOORS[-1] or module in PACKAGES or package == "acquisition")
     ]
     assert not without, "give them a floor in FLOORS, or move them into a folder that has one"
-
-
-def test_modules_import_from_where_a_name_is_defined() -> None:
-    through_a_face = [
+    pairs = [(module, name) for module in SOURCES for name in arrows(module)]
+    assert not [(module, name) for module, name in pairs if floor(name) > floor(module)]
+    assert not [
         (module, name)
-        for module in SOURCES
-        if module not in FACES
-        for name in arrows(module)
-        if name in FACES and inside(name, (module.partition(".")[0],))
+        for module, name in pairs
+        if module not in FACES and name in FACES and inside(name, (module.partition(".")[0],))
     ]
-    assert not through_a_face
 
 
-def test_there_are_no_circles() -> None:
+def test_there_are_no_circles_and_no_long_chains_of_imports() -> None:
     try:
         TopologicalSorter({module: arrows(module) for module in SOURCES}).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
 
-
-def test_no_chain_of_imports_is_long() -> None:
     @cache
     def chain(module: str) -> tuple[str, ...]:
         below = (chain(name) for name in arrows(module) if inside(name, ("surrogates",)))
@@ -220,13 +204,10 @@ def test_no_chain_of_imports_is_long() -> None:
     assert len(longest) <= LONGEST_CHAIN, " imports ".join(longest)
 
 
-def test_the_root_of_a_package_is_read_at_a_glance() -> None:
+def test_there_is_no_more_than_there_was() -> None:
     for package in PACKAGES:
         entries = {entry.name for entry in (ROOT / package).iterdir()} - {"__pycache__"}
         assert len(entries) <= MOST_ENTRIES, sorted(entries)
-
-
-def test_lines_and_constants_become_fewer() -> None:
     files = [
         path for package in (*PACKAGES, "benchmarks") for path in (ROOT / package).rglob("*.py")
     ]
@@ -277,26 +258,20 @@ def test_a_name_means_one_thing_in_a_package() -> None:
         assert not twice
 
 
-def test_functions_fit_a_screen() -> None:
-    long = {}
+def test_functions_fit_a_screen_and_take_few_parameters() -> None:
+    long, many = {}, {}
     for place, node in functions():
         documented = ast.get_docstring(node) is not None
-        body = node.body[1:] if documented else node.body
         lines = sum(part.end_lineno - part.lineno + 1 for part in node.body[:1] if documented)
-        size = node.end_lineno - node.lineno + 1 - lines if body else 0
+        size = node.end_lineno - node.lineno + 1 - lines
         if size > LONGEST_FUNCTION:
             long[place] = size
-    assert not long
-
-
-def test_functions_take_few_parameters() -> None:
-    many = {}
-    for place, node in functions():
         arguments = node.args
         names = [a.arg for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]
         count = len([name for name in names if name not in ("self", "cls")])
         if count > MOST_PARAMETERS:
             many[place] = count
+    assert not long
     assert many.keys() <= MANY_PARAMETERS
 
 
@@ -322,50 +297,6 @@ def test_kinds_of_parameters_are_told_apart_in_their_own_folder_alone() -> None:
 def test_library_code_never_unpickles_nor_touches_global_state() -> None:
     forbidden = UNPICKLING + GLOBAL_STATE
     assert not [(m, name) for m in SOURCES for name in uses(m) if inside(name, forbidden)]
-
-
-def import_scalable_bo(folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "import scalable_bo"],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-
-
-@pytest.mark.parametrize("file", ["surrogates.py", "surrogates/__init__.py", "acquisition.py"])
-def test_a_foreign_package_in_the_way_is_named(tmp_path: Path, file: str) -> None:
-    foreign = tmp_path / file
-    foreign.parent.mkdir(exist_ok=True)
-    foreign.write_text("raise SystemExit('the foreign module was imported')\n")
-    run = import_scalable_bo(tmp_path)
-    assert run.returncode == 1
-    last_line = run.stderr.strip().splitlines()[-1]
-    assert last_line.startswith("ImportError: ")
-    assert str(foreign) in last_line
-
-
-def test_a_foreign_package_that_is_already_imported_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "acquisition", pytest)
-    with pytest.raises(ImportError, match="acquisition") as error:
-        check_sibling_packages()
-    assert error.value.path == pytest.__file__
-
-
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scalable_bo._packages.SIBLINGS", ("surrogates_that_nobody_wrote",))
-    with pytest.raises(
-        ImportError, match="surrogates_that_nobody_wrote.*Install scalable-bo again"
-    ):
-        check_sibling_packages()
-
-
-def test_our_own_packages_pass(tmp_path: Path) -> None:
-    check_sibling_packages()
-    assert import_scalable_bo(tmp_path).returncode == 0
 
 
 def test_tensors_are_made_on_a_device_that_is_named() -> None:
