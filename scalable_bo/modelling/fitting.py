@@ -6,10 +6,9 @@ Notation: n values; ``U (n, e)`` on the unit cube.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -21,7 +20,7 @@ from acquisition.strategy import ChoosingStrategy, Strategy
 from scalable_bo.modelling.factory import SurrogateFactory, model_of_rows
 from scalable_bo.modelling.training import SCALES, TrainingData
 from surrogates import PathwiseGP, fit_exact
-from surrogates.fitting.search import GAIN_ON_NOISE
+from surrogates.fitting.search import GAIN_ON_NOISE, FitEndedError, FitWatch
 from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 from surrogates.rules.hyperparameters import log_prior
 
@@ -55,7 +54,7 @@ def fit_surrogate(
     """Return a small model whose hyperparameters maximise the likelihood of a random subset; by the
     kernel of few where there are ``few``, and by a deadline as in :func:`fit_warped`.
     """
-    watch = _Watch(deadline=deadline)
+    watch = FitWatch(deadline=deadline)
     return _fit(data, factory.modules(few), _sample(data, CHEAP_FACTOR_UP_TO, generator), watch)
 
 
@@ -95,7 +94,7 @@ def fit_warped(
             ``None`` for none.
     """
     told = _sample(data, MOST_OF_FEW if few else CHEAP_FACTOR_UP_TO, generator)
-    watch = _Watch(callback, deadline)
+    watch = FitWatch(callback, deadline)
     straight = [scale for scale in scales if scale != "gaps"]
     tried: list[tuple[str | None, str]] = [(None, scale) for scale in (scales if few else straight)]
     if few:
@@ -157,7 +156,7 @@ def _fit(
     data: TrainingData,
     modules: dict[str, Any],
     rows: Tensor,
-    watch: _Watch,
+    watch: FitWatch,
     least: float = -math.inf,
     max_evaluations: int | None = None,
 ) -> PathwiseGP:
@@ -176,7 +175,7 @@ def _fit(
     # In float64 whatever the surrogate's dtype: the optimiser's line search fails on float32
     # gradients.
     model = model_of_rows(data, rows, modules)
-    with suppress(_FitEndedError):  # the model has the best hyperparameters so far
+    with suppress(FitEndedError):  # the model has the best hyperparameters so far
         fit_exact(model, callback=watch, max_evaluations=max_evaluations)
     return model.eval()
 
@@ -184,42 +183,3 @@ def _fit(
 def _sample(data: TrainingData, size: int, generator: torch.Generator) -> Tensor:
     """Return the numbers of at most so many random rows."""
     return torch.randperm(len(data.U), generator=generator, device="cpu")[:size]
-
-
-class _FitEndedError(KeyboardInterrupt):
-    """The clock interrupts a fit, or others that have reached more do."""
-
-
-@dataclass
-class _Watch:
-    """What several fits tell on the way, and when they end.
-
-    Attributes:
-        callback: called with the number of evaluations so far.
-        deadline: of ``time.perf_counter``.
-        number: of evaluations so far.
-        course: the largest log likelihood after each evaluation of the fit under way.
-        least: what that is to exceed.
-    """
-
-    callback: Callable[[int], None] | None = None
-    deadline: float | None = None
-    number: int = 0
-    course: list[float] = field(default_factory=lambda: [-math.inf])
-    least: float = -math.inf
-
-    def begin(self, least: float) -> None:
-        """Watch another fit."""
-        self.course = [-math.inf]
-        self.least = least
-
-    def __call__(self, _: int, likelihood: float) -> None:
-        self.number += 1
-        self.course.append(max(self.course[-1], likelihood))
-        if self.callback is not None:
-            self.callback(self.number)
-        gained = self.course[-1] - self.course[len(self.course) // 2]  # in the latter half
-        is_lost = self.course[-1] + 2.0 * gained <= self.least
-        is_late = self.deadline is not None and time.perf_counter() > self.deadline
-        if is_late or (is_lost and len(self.course) > 8):
-            raise _FitEndedError

@@ -4,9 +4,10 @@ Notation: X (n, d), y (n,); ``index`` (s, m): s sets of m data, whose log likeli
 """
 
 import math
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -95,10 +96,10 @@ class Search:
                 raise FloatingPointError(NOT_FINITE)
             if loss.item() < best.loss:
                 best = _Optimum(index, point.copy(), loss.item())
+            slope = np.array(coordinates.pull_gradient().tolist())
             self._evaluations += 1
-            of_all = nll.item() * len(gp.X) / index.numel()
-            self._callback(self._evaluations, prior.item() - of_all)
-            return loss.item(), np.array(coordinates.pull_gradient().tolist())
+            self._callback(self._evaluations, prior.item() - nll.item() * len(gp.X) / index.numel())
+            return loss.item(), slope
 
         def end_where_others_did(intermediate_result: OptimizeResult) -> None:
             point, loss = intermediate_result.x, intermediate_result.fun
@@ -147,6 +148,45 @@ class Search:
         """Return the log likelihood of the sets ``index``, with the priors, in nats."""
         nll = gp.negative_log_likelihood(index).sum()
         return (log_prior(gp) - nll).item()
+
+
+class FitEndedError(KeyboardInterrupt):
+    """The clock interrupts a fit, or others that have reached more do."""
+
+
+@dataclass
+class FitWatch:
+    """What several fits tell on the way, and when they end.
+
+    Attributes:
+        callback: called with the number of evaluations so far.
+        deadline: of ``time.perf_counter``.
+        number: of evaluations so far.
+        course: the largest log likelihood after each evaluation of the fit under way.
+        least: what that is to exceed.
+    """
+
+    callback: Callable[[int], None] | None = None
+    deadline: float | None = None
+    number: int = 0
+    course: list[float] = field(default_factory=lambda: [-math.inf])
+    least: float = -math.inf
+
+    def begin(self, least: float) -> None:
+        """FitWatch another fit."""
+        self.course = [-math.inf]
+        self.least = least
+
+    def __call__(self, _: int, likelihood: float) -> None:
+        self.number += 1
+        self.course.append(max(self.course[-1], likelihood))
+        if self.callback is not None:
+            self.callback(self.number)
+        gained = self.course[-1] - self.course[len(self.course) // 2]  # in the latter half
+        is_lost = self.course[-1] + 2.0 * gained <= self.least
+        is_late = self.deadline is not None and time.perf_counter() > self.deadline
+        if is_late or (is_lost and len(self.course) > 8):
+            raise FitEndedError
 
 
 def is_function_of_its_parts(model: SingleTaskGP) -> bool:
