@@ -166,8 +166,8 @@ MUTANTS = (
     ),
     Mutant(
         "scalable_bo/modelling/fitting.py",
-        "self.prior - GAIN_ON_NOISE * number",
-        "self.prior + 9.0 * number",
+        "return GAIN_ON_NOISE * number",
+        "return -9.0 * number",
         "tests/scalable_bo/modelling",
     ),
     Mutant(SHARED, "if row.until >= time.time() and ", "if ", STORAGE),

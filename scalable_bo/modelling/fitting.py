@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
+from gpytorch import Module
 from torch import Tensor
 
 from acquisition.strategy import ChoosingStrategy, Strategy
@@ -78,12 +78,12 @@ def fit_warped(
     what the usual one has learned of them, but not as logarithms: that of a sum is no sum, and that
     of a parabola no parabola.
 
-    Scales and kernels are compared by one rule: the logarithm of the likelihood, without priors,
-    less half a nat for each hyperparameter, which is what one gains on noise, and at least a nat
-    where they have no priors. What is tried after plain values by the usual kernel has to win by
-    three nats: a scale is taken from the values themselves. Its fit ends once it is lost: after
-    eight evaluations, when twice what it gained in the latter half of all would not take it past
-    the best.
+    Scales and kernels are compared by one rule, their evidence: the logarithm of the likelihood,
+    without priors, less half a nat for each hyperparameter, which is what one gains on noise, and
+    at least a nat where they have no priors. What is tried after plain values by the usual kernel
+    has to win by three nats: a scale is taken from the values themselves. Its fit ends once it is
+    lost: after eight evaluations, when twice what it gained in the latter half of all would not
+    take it past the best.
 
     Args:
         few: whether it is to be by the kernel of few.
@@ -99,57 +99,38 @@ def fit_warped(
     tried: list[tuple[str | None, str]] = [(None, scale) for scale in (scales if few else straight)]
     if few:
         tried += product(factory.further, straight)
-    best: _Fitted | None = None
+    best: tuple[PathwiseGP, TrainingData] | None = None
+    highest = -math.inf  # evidence
     usual: dict[str, PathwiseGP] = {}
     for kernel, name in tried:
         given = data.on(name)
         if name != "plain" and given is data:
             continue
         modules = factory.modules(few, kernel, usual.get(name))
-        jacobian = given.log_jacobian(told)
+        prior = float(log_prior(modules["covar_module"]).detach())
+        changes = given.log_jacobian(told) - _gain_on_noise(modules["covar_module"], len(told))
         most = None if kernel is None else MOST_EVALUATIONS
-        least = -math.inf
-        if best is not None:
-            has_priors = any(modules["covar_module"].named_priors())
-            least = best.density - (0.0 if has_priors else best.prior) - jacobian
-        model = _fit(given, modules, given.rows_of(told), watch, least, most)
+        model = _fit(given, modules, given.rows_of(told), watch, highest + prior - changes, most)
         usual.setdefault(name, model)
         prior = float(log_prior(model.covar_module).detach())
-        fitted = _Fitted(model, given, watch.course[-1] + jacobian, prior)
-        if best is None or fitted.evidence > best.evidence + 3.0:
-            best = fitted
+        evidence = watch.course[-1] - prior + changes
+        if best is None or evidence > highest + 3.0:
+            best, highest = (model, given), evidence
     assert best is not None  # there are data
-    return best.model, best.data
+    return best
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    """A model and its data, with what they are compared by.
+def _gain_on_noise(kernel: Module, num_values: int) -> float:
+    """Return the nats that the hyperparameters of a kernel gain on noise; where these have no
+    priors, and follow the values, by the corrected criterion of Akaike.
 
-    Attributes:
-        density: the logarithm of that of the values and the hyperparameters, in nats.
-        prior: the part of the kernel's priors in it.
+    References:
+        Hurvich, Tsai (1989), "Regression and Time Series Model Selection in Small Samples".
     """
-
-    model: PathwiseGP
-    data: TrainingData
-    density: float
-    prior: float
-
-    @property
-    def evidence(self) -> float:
-        """How likely the values are, beyond what the kernel's hyperparameters gain on noise; where
-        these have no priors, and follow the values, by the corrected criterion of Akaike.
-
-        References:
-            Hurvich, Tsai (1989), "Regression and Time Series Model Selection in Small Samples".
-        """
-        kernel = self.model.covar_module
-        number = sum(one.numel() for one in kernel.parameters())
-        if any(kernel.named_priors()):
-            return self.density - self.prior - GAIN_ON_NOISE * number
-        n = len(self.model.train_targets)
-        return self.density - number * n / max(1, n - number - 1)
+    number = sum(one.numel() for one in kernel.parameters())
+    if any(kernel.named_priors()):
+        return GAIN_ON_NOISE * number
+    return number * num_values / max(1, num_values - number - 1)
 
 
 def _fit(
