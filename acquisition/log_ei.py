@@ -267,7 +267,8 @@ class _Improvement:
         has_form = not self.constraints and all(map(_is_gaussian, self.models))
         of = self.objective
         if has_form and isinstance(of, Scalarisations) and len(of.best) == len(self.models) <= 3:
-            return self._beside_a_front(of.reference, pending, seed)  # of more, boxes are many
+            (one,) = of.some(1, torch.Generator().manual_seed(seed))
+            return self._beside_a_front(of.reference[one], pending, seed)  # of more, boxes are many
         has_form &= self.objective is only_output and len(self.models) == 1
         num_draws = self.strategy.num_draws if has_form else self.strategy.num_samples
         given = [

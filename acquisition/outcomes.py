@@ -56,7 +56,7 @@ class Demands:
 class Scalarisations:
     """An objective of each of s paths from k outputs of which larger is better: how far values come
     in a direction λ of the path's own, min_j z_j / λ_j, where z are their heights above a reference
-    point, 1 at the best values so far.
+    point, which may be its own, too, 1 at the best values so far.
 
     With directions uniform on the positive part of the unit sphere, the mean of the k-th power of
     how far a set of points comes is the hypervolume that it dominates, up to a factor. So the
@@ -65,7 +65,7 @@ class Scalarisations:
 
     Args:
         directions: (s, k), above 0, of unit length.
-        reference: (k,) the reference point.
+        reference: (s, k) the reference points.
         best: (k,) the best values so far.
 
     References:
@@ -82,18 +82,26 @@ class Scalarisations:
     def draw(
         cls, num_paths: int, reference: Tensor, best: Tensor, generator: torch.Generator
     ) -> "Scalarisations":
-        """Return scalarisations in random directions."""
+        """Return scalarisations in random directions from a reference point (k,), or one each."""
         shape = (num_paths, len(best))
         steps = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
-        return cls(torch.nn.functional.normalize(steps.abs()).to(best), reference, best)
+        directions = torch.nn.functional.normalize(steps.abs()).to(best)
+        return cls(directions, reference.expand(shape), best)
 
     def redrawn(self, num_paths: int, generator: torch.Generator) -> "Scalarisations":
-        """Return so many in other directions, in float64."""
-        return self.draw(num_paths, self.reference.double(), self.best.double(), generator)
+        """Return so many in other directions, from random ones of the reference points, in
+        float64.
+        """
+        taken = self.reference[self.some(num_paths, generator)]
+        return self.draw(num_paths, taken.double(), self.best.double(), generator)
+
+    def some(self, number: int, generator: torch.Generator) -> Tensor:
+        """Return the numbers of random paths, with replacement."""
+        return torch.randint(len(self.reference), (number,), generator=generator, device="cpu")
 
     def part(self, paths: slice) -> "Scalarisations":
         """Return those of some of the paths."""
-        return replace(self, directions=self.directions[paths])
+        return replace(self, directions=self.directions[paths], reference=self.reference[paths])
 
     def __call__(self, Y: Tensor) -> Tensor:
         """Return the objective of each path at its values Y (s, ..., m): (s, ...)."""
@@ -101,7 +109,8 @@ class Scalarisations:
         width = self.best - self.reference
         width = torch.where(width > 0, width, 1.0)  # where no value keeps to a limit
         own = (len(self.directions), *[1] * (Y.ndim - 2), k)
-        return ((Y[..., :k] - self.reference) / (width * self.directions).view(own)).amin(-1)
+        heights = Y[..., :k] - self.reference.view(own)
+        return (heights / (width * self.directions).view(own)).amin(-1)
 
     def volume(self, Y: Tensor) -> Tensor:
         """Return the k-th powers of the objectives at values Y (s, ..., m), (s, ...), with their

@@ -75,28 +75,35 @@ def acquisition_goal(
     for excess in limits:
         feasible &= excess(Y) <= 0
     Y = Y[feasible, :k] if feasible.any() else Y[:, :k]
-    reference, best = _ends(Y.to(models[0].train_targets))
+    reference, best = _ends(Y.to(models[0].train_targets), q, generator)
     for end in limits:
         if end.column < k and end.sign < 0:
-            reference[end.column].clamp_(min=end.bound)
+            reference[:, end.column].clamp_(min=end.bound)
     return {
         "objective": Scalarisations.draw(q, reference, best, generator),
         "outcome_constraints": limits,
     }
 
 
-def _ends(Y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return from where the hypervolume is to grow, and the best values (k,) among Y (n, k).
+def _ends(
+    Y: Tensor, num_draws: int, generator: torch.Generator, nearest: float = 0.1, ratio: float = 30.0
+) -> tuple[Tensor, Tensor]:
+    """Return random reference points (s, k), from where the hypervolume is to grow, and the best
+    values (k,) among Y (n, k).
 
-    From nearer to the front points beyond its ends would count for nothing, from farther those
-    between for little.
+    From near the front its inner parts count for more, from far away what lies beyond its ends,
+    which it may not have reached. Nobody knows how far these are: each coordinate of a point is the
+    ``nearest`` share of the front's width beyond its worst value or up to ``ratio`` times as far,
+    evenly by logarithms.
     """
     front = Y[is_non_dominated(Y)]
-    best, lowest = front.amax(0), front.amin(0)
-    width = best - lowest
+    best, worst = front.amax(0), front.amin(0)
+    width = best - worst
     narrowest = math.sqrt(torch.finfo(Y.dtype).eps)  # differences below may be rounding
     width = torch.where(width > narrowest, width, 1.0)
-    return torch.maximum(lowest - width, Y.amin(0) - 0.1 * width), best
+    shape = (num_draws, len(best))
+    steps = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
+    return worst - nearest * ratio ** steps.to(width) * width, best
 
 
 @torch.no_grad()

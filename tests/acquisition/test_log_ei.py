@@ -215,6 +215,35 @@ def test_of_several_objectives_the_hypervolume_grows(
 
 
 @torch.no_grad()
+def test_of_noisy_objectives_the_hypervolume_grows_by_what_the_function_may_be() -> None:
+    X = problems.uniform(12, 2)
+    Y = torch.sin(torch.stack([X[:, 0], 2.0 * X[:, 1] + 1.0], dim=1))
+    likelihood = gaussian_likelihood(0.05)
+    models = [PathwiseGP(X, column[:, None], likelihood=likelihood) for column in Y.T]
+    corner = Y.amin(0) - 0.1
+    goal = {"objective": Scalarisations.draw(1, corner, Y.amax(0), problems.seeded())}
+    improvement = _Improvement.of(
+        Request(models, 1, UNIT, problems.seeded(), goal=goal), LogEIStrategy()
+    )
+    pending, points = problems.uniform(4, 2, seed=5).split([1, 3])
+    found = improvement._beside_a_front(corner, pending, 0, num_draws=500).mean(points).exp()
+    places = torch.cat([X, pending, points])
+    draws = torch.cat([m.posterior(places).rsample(torch.Size([1000])) for m in models], dim=-1)
+    gains = torch.tensor(
+        [
+            [
+                hypervolume(corner, torch.cat([known, y[None]])) - hypervolume(corner, known)
+                for y in tried
+            ]
+            for known, tried in (drawn.split([13, 3]) for drawn in draws)
+        ]
+    ).double()
+    scatter = gains.std(0) * math.sqrt(1 / 500 + 1 / 1000)
+    assert ((found - gains.mean(0)).abs() < 5.0 * scatter + 1e-5 * found.max()).all()
+    assert found.max() > 5.0 * scatter.max()
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("maximize", [True, False])
 def test_with_a_limit_the_improvement_counts_where_the_limit_is_kept(maximize: bool) -> None:
     X = problems.uniform(15, 2)
