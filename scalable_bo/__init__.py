@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalable_bo._packages import check_sibling_packages, installed_version
 
-check_sibling_packages()
+check_sibling_packages("surrogates", "acquisition")
 
 # The public names as type checkers read them, and again by module as they are imported
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ extras bring.
 from importlib.util import find_spec
 from pathlib import Path
 
-SIBLINGS = ("surrogates", "acquisition")
 # scalable_bo itself is on no package index
 INSTALL = "Install the extra `{0}`: pip install '.[{0}]' in a clone, or '<wheel file>[{0}]'."
 
@@ -36,8 +35,8 @@ def require(module: str, *, extra: str, user: str) -> None:
         )
 
 
-def check_sibling_packages() -> None:
-    """Raise if importing a sibling package would load somebody else's module of the same name.
+def check_sibling_packages(*names: str) -> None:
+    """Raise if importing a sibling package, by its name, would load somebody else's module.
 
     The three packages are installed side by side, so each sibling must lie beside this package's
     folder. Nothing is imported.
@@ -47,7 +46,7 @@ def check_sibling_packages() -> None:
             missing.
     """
     root = Path(__file__).resolve().parent.parent
-    for name in SIBLINGS:
+    for name in names:
         found = _location(name)
         expected = root / name / "__init__.py"
         if found is None or found.resolve() != expected:
