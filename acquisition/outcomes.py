@@ -89,9 +89,7 @@ class Scalarisations:
         return cls(directions, reference.expand(shape), best)
 
     def redrawn(self, num_paths: int, generator: torch.Generator) -> "Scalarisations":
-        """Return so many in other directions, from random ones of the reference points, in
-        float64.
-        """
+        """Return so many in other directions, from some of the reference points, in float64."""
         taken = self.reference[self.some(num_paths, generator)]
         return self.draw(num_paths, taken.double(), self.best.double(), generator)
 

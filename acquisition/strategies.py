@@ -59,9 +59,7 @@ class ThompsonStrategy:
         return self._acquisition(request).generate(request.q, **given)
 
     def choose(self, request: Request, pool: Iterable[Any]) -> Chosen:
-        """Return the best candidates of a pool, as :meth:`ParallelThompsonSampling.choose` has
-        it.
-        """
+        """Return a pool's best candidates, as :meth:`ParallelThompsonSampling.choose` has it."""
         return self._acquisition(request).choose(request.q, pool, **_given(request))
 
     def _acquisition(self, request: Request) -> ParallelThompsonSampling:

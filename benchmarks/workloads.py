@@ -18,6 +18,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -110,20 +112,23 @@ def minibatch_fit() -> Call:
     return lambda: fit_minibatch(model(2000), max_epochs=2, num_batches=4, tolerance=0.0)
 
 
-def add_data() -> Call:
-    """Time what it takes to put 50 000 rows into a study on disk."""
+def study(n: int, use: Callable[[Any], object], on_disk: bool = False) -> Call:
+    """Time what a new study does once it has been told n values, these included."""
     from scalable_bo import Float, Space, Study
 
-    X = points(50_000, "float64").cpu()
+    X = points(n, "float64").cpu()
     y = values(X).squeeze(1)
     space = Space(**{f"x{i}": Float(0.0, 1.0) for i in range(X.shape[1])})
 
     def call() -> None:
         with (
             tempfile.TemporaryDirectory() as folder,
-            Study(space, maximize=True, seed=0, path=Path(folder) / "study") as study,
+            Study(
+                space, maximize=True, seed=0, path=Path(folder) / "s" if on_disk else None
+            ) as made,
         ):
-            study.add_data(X, y, name="history")
+            made.add_data(X, y, name="history")
+            use(made)
 
     return call
 
@@ -138,7 +143,12 @@ WORKLOADS: dict[str, Callable[[], Call]] = {
     "path-evaluation": path_evaluation,
     "acquisition": acquisition,
     "minibatch-fit": minibatch_fit,
-    "add-data": add_data,
+    "add-data": lambda: study(50_000, id, on_disk=True),
+    **{
+        f"ask-{q}-of-{n}": partial(study, n, methodcaller("ask", q))
+        for n in (20, 200, 2000)
+        for q in (1, 20, 200)
+    },
 }
 
 

@@ -408,9 +408,7 @@ class Evaluator:
     def _further(
         self, num_out: int, points: dict[int, dict[str, Any]], left: dict[int, dict[str, Any]]
     ) -> Mapping[int, dict[str, Any]]:
-        """Return what the source has, which becomes part of the ``points`` and of what is
-        ``left``.
-        """
+        """Return what the source has, to become part of the ``points`` and of what is ``left``."""
         assert self._source is not None
         further = self._source(num_out)
         if further is None:

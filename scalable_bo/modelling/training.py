@@ -266,9 +266,7 @@ class TrainingData:
         return slopes - len(values) * math.log(self.scale)
 
     def rows_of(self, told: Tensor) -> Tensor:
-        """Return the rows here of values told, by the numbers of those, but for what was left
-        out.
-        """
+        """Return the rows here of values told, by the numbers of those, but for those left out."""
         if self.kept is None:
             return told
         return (self.kept.cumsum(0) - 1)[told[self.kept[told]]]

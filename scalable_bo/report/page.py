@@ -390,9 +390,7 @@ def _pairs(texts: Iterable[tuple[str, str]]) -> str:
 def _table(
     headings: Sequence[str], rows: Iterable[Sequence[object]], numbers: int, style: str
 ) -> str:
-    """Return a table whose first ``numbers`` columns are flush right;
-    the others have a ``style``.
-    """
+    """Return a table; the first ``numbers`` columns are flush right, others have a ``style``."""
 
     def cells(tag: str, row: Sequence[object]) -> str:
         kinds = ["number" if column < numbers else style for column in range(len(row))]

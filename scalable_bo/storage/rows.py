@@ -357,9 +357,7 @@ class Rows:
         return replace(outcomes, values=table[:, 0].contiguous(), further=table[:, 1:])
 
     def told_of(self, row: int) -> tuple[float | None, float | None, str | None]:
-        """Return the value of a row, its variance and why it failed, ``None`` for what there is
-        not.
-        """
+        """Return a row's value, its variance and why it failed, ``None`` for what there is not."""
         value = self.values[row].item()
         noise = self.noise[row].item()
         return (

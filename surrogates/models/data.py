@@ -367,9 +367,7 @@ def subset_outputs(model: SingleTaskGP, outputs: list[int]) -> BatchedMultiOutpu
 
 
 def kernel_batch_shape(kernel: Kernel) -> torch.Size:
-    """Return the batch shape of the parameters of ``kernel``,
-    without those of the kernels in it.
-    """
+    """Return the batch shape of ``kernel``'s own parameters, without those of the kernels in it."""
     # A ScaleKernel takes over the batch shape of what it scales, without noting it.
     return kernel.raw_outputscale.shape if isinstance(kernel, ScaleKernel) else kernel._batch_shape
 

@@ -41,9 +41,7 @@ class Covariance(ABC):
         return paths(Q) - paths.mean(Q)
 
     def between(self, Q: Tensor) -> CovarianceWith:
-        """Return c(·, Q), which maps A (..., a, d) to (..., a, k);
-        differentiable once in A and Q.
-        """
+        """Return c(·, Q), from A (..., a, d) to (..., a, k), differentiable once in A and Q."""
         if Q.shape[-2] == 0:  # BoTorch imagines values at no points, too
             return lambda A: A.new_zeros(*A.shape[:-1], 0)
         return self._between(Q)

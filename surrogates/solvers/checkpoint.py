@@ -130,9 +130,7 @@ class Keeper:
         self._saved_steps = 0
 
     def is_due(self, steps: int) -> bool:
-        """Return whether the state after so many steps is to be saved,
-        the same in all processes.
-        """
+        """Return whether the state after so many steps is due, the same in all processes."""
         every_steps = self.checkpoint.every_steps
         every_seconds = self.checkpoint.every_seconds
         if every_steps is not None and steps - self._saved_steps >= every_steps:

@@ -120,9 +120,7 @@ class DistributedKernelSystem(KernelSystem):
 
     @property
     def bytes_moved(self) -> int:
-        """What this process has sent so far, and as much received,
-        on average over the processes.
-        """
+        """What this process has sent so far, and received as much, on average over processes."""
         return self.rows.bytes_moved
 
     @property

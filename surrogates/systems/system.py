@@ -354,9 +354,7 @@ def require_blocks(system: LinearSystem) -> BlockSystem:
 
 
 def check_right_hand_sides(system: LinearSystem, B: Tensor, initial: Tensor | None) -> None:
-    """Require finite B (n, s) of the system's dtype and device,
-    and a warm start of the same shape.
-    """
+    """Require finite B (n, s) of the system's dtype and device, and a start of the same shape."""
     num_rows = system.rows.num_held
     for name, value in (("rhs", B), ("initial", initial)):
         if value is None:
