@@ -79,7 +79,7 @@ def fit_warped(
     of a parabola no parabola.
 
     Scales and kernels are compared by one rule, their evidence: the logarithm of the likelihood,
-    without priors, less half a nat for each hyperparameter, which is what one gains on noise, and
+    without the kernel's priors, less half a nat for each hyperparameter, as one gains on noise, and
     at least a nat where they have no priors. What is tried after plain values by the usual kernel
     has to win by three nats: a scale is taken from the values themselves. Its fit ends once it is
     lost: after eight evaluations, when twice what it gained in the latter half of all would not
@@ -107,7 +107,9 @@ def fit_warped(
         if name != "plain" and given is data:
             continue
         modules = factory.modules(few, kernel, usual.get(name))
-        prior = float(log_prior(modules["covar_module"]).detach())
+        # On another scale lengthscales end as far from the mode of their prior as on the first
+        like = modules["covar_module"] if kernel or best is None else best[0].covar_module
+        prior = float(log_prior(like).detach())
         changes = given.log_jacobian(told) - _gain_on_noise(modules["covar_module"], len(told))
         most = None if kernel is None else MOST_EVALUATIONS
         model = _fit(given, modules, given.rows_of(told), watch, highest + prior - changes, most)

@@ -173,7 +173,7 @@ class FitWatch:
     least: float = -math.inf
 
     def begin(self, least: float) -> None:
-        """FitWatch another fit."""
+        """Watch another fit."""
         self.course = [-math.inf]
         self.least = least
 
@@ -203,9 +203,7 @@ def is_function_of_its_parts(model: SingleTaskGP) -> bool:
 
 
 def noisy_start(gp: BatchedGP, variance: float, share: float = 0.5) -> BatchedGP | None:
-    """Return a copy with a ``share`` of the ``variance`` as noise; ``None`` if that is not
-    learned.
-    """
+    """Return a copy with a ``share`` of the ``variance`` as noise, ``None`` if not learned."""
     likelihood = gp.likelihood
     if not isinstance(likelihood, INFERRED_NOISE) or not likelihood.raw_noise.requires_grad:
         return None

@@ -361,7 +361,7 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
 
     @abstractmethod
     def prepare(self, system: SystemT, generator: torch.Generator) -> PreparedT:
-        """Compute what depends on the system alone (a preconditioner, a step size), once."""
+        """Compute what depends on the system alone (a preconditioner, a step size)."""
 
     @abstractmethod
     def init(self, system: SystemT, start: Start[PreparedT]) -> StateT:

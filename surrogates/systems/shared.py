@@ -120,7 +120,7 @@ class DistributedKernelSystem(KernelSystem):
 
     @property
     def bytes_moved(self) -> int:
-        """What this process has sent so far, and received as much, on average over processes."""
+        """What this process has sent so far; on average over processes, as much is received."""
         return self.rows.bytes_moved
 
     @property
