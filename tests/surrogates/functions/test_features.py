@@ -40,18 +40,6 @@ def mean_kernel(features: RandomFeatures, X: torch.Tensor, Z: torch.Tensor) -> t
     return features(X) @ features(Z).T
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_matern32_features_are_isotropic_in_eight_dimensions(law: str) -> None:
-    # One chi-square a coordinate, a product of 1-D kernels, has 0.34 and 0.034 along the diagonal
-    # and the right values along an axis.
-    num_frequencies = 200_000
-    kernel = problems.matern(1.5, 0.3).double()
-    features = RandomFeatures.draw(kernel, D8, 2 * num_frequencies, **LAWS[law], generator=seeded())
-    for r, expected in ((1.0, 0.4834), (2.0, 0.1397)):
-        value = mean_kernel(features, 0.3 * r * DIAGONAL, torch.zeros_like(DIAGONAL)).item()
-        assert value == pytest.approx(expected, abs=5 / math.sqrt(num_frequencies))
-
-
 @pytest.mark.parametrize("name", STATIONARY)
 def test_the_mean_kernel_is_the_kernel(name: str) -> None:
     kernel = STATIONARY[name]().double()
@@ -78,21 +66,6 @@ def test_orthogonal_features_have_lower_variance() -> None:
         return torch.cat(values).var().item()
 
     assert spread("orthogonal") < 0.8 * spread("independent")
-
-
-def test_columns_the_kernel_ignores_do_not_matter() -> None:
-    paths = PriorPaths.draw(
-        problems.matern(1.5, active_dims=[2, 0]).double(),
-        DIM,
-        4,
-        num_features=20,
-        generator=seeded(),
-    )
-    X = problems.uniform(6, DIM)
-    moved = X.clone()
-    moved[:, 1] += 5.0
-    torch.testing.assert_close(paths(X), paths(moved))
-    assert not torch.allclose(paths(X), paths(X + 0.1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
@@ -132,27 +105,6 @@ def test_groups_of_paths_have_features_of_their_own(
     assert paths.num_paths == num_paths and paths.dim == DIM
     frequencies = [features.frequencies for features, _ in paths.draws]
     assert all(not torch.equal(a, b) for i, a in enumerate(frequencies) for b in frequencies[:i])
-
-
-def test_prior_paths_have_the_covariance_of_their_features() -> None:
-    num_paths = 20_000
-    X = problems.uniform(5, DIM)
-    paths = PriorPaths.draw(
-        problems.scaled(problems.rbf(), 2.0).double(),
-        DIM,
-        num_paths,
-        num_features=32,
-        generator=seeded(),
-    )
-    Phi = paths.draws[0][0](X)
-    values = paths(X)
-    torch.testing.assert_close(
-        values @ values.T if len(values) == 5 else values.T @ values / num_paths,
-        Phi @ Phi.T,
-        rtol=0,
-        atol=5 * 2.0 * math.sqrt(2 / num_paths),
-    )
-    assert values.mean(0).abs().max() < 5 * math.sqrt(2.0 / num_paths)
 
 
 def test_the_same_seed_draws_the_same_functions_and_leaves_the_global_state() -> None:
@@ -317,29 +269,6 @@ def test_a_linear_summand_takes_no_more_features_than_make_it_exact() -> None:
     features = RandomFeatures.draw(kernel, DIM, 102, generator=seeded())
     assert features.frequencies.shape == (DIM, 51)
     assert (features.frequencies == 0).all(0).sum() == 1
-
-
-@pytest.mark.parametrize("name", ["season", "sum-times-sum", "piecewise-3"])
-def test_paths_of_sums_and_products_have_gradients(name: str) -> None:
-    paths = PriorPaths.draw(
-        SUMS_AND_PRODUCTS[name]().double(), DIM, 3, num_features=24, num_draws=2, generator=seeded()
-    )
-    X = problems.uniform(3, 4, DIM).requires_grad_()
-    torch.testing.assert_close(paths.each(X), torch.stack([paths(x)[i] for i, x in enumerate(X)]))
-    features, weights = paths.draws[0]
-    torch.testing.assert_close(paths(X[0])[: weights.shape[1]], (features(X[0]) @ weights).T)
-    assert torch.autograd.gradcheck(paths, (X[0].detach().requires_grad_(),), fast_mode=True)
-    assert torch.autograd.gradcheck(paths.each, (X,), fast_mode=True)
-
-
-def test_features_of_a_composed_kernel_move_between_devices_and_take_the_dtype_asked_for() -> None:
-    kernel = SUMS_AND_PRODUCTS["growing"]()
-    features = RandomFeatures.draw(
-        kernel, DIM, 16, generator=seeded(), like=torch.ones(1, dtype=torch.float64)
-    )
-    X = problems.uniform(4, DIM)
-    assert features(X).dtype == torch.float64
-    torch.testing.assert_close(features.to("cpu")(X), features(X))
 
 
 class UnknownKernel(RBFKernel):

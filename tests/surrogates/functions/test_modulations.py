@@ -159,23 +159,3 @@ def test_second_derivatives_of_paths_are_right() -> None:
         TanimotoKernel(), BITS, 2, num_features=16, generator=seeded(), like=X, points=X
     )
     assert torch.autograd.gradgradcheck(paths, (X.requires_grad_(),))
-
-
-def test_features_move_between_devices() -> None:
-    X = points("binary")
-    features = RandomFeatures.draw(
-        KERNELS["sum"]().double(), X.shape[1], 24, generator=seeded(), like=X
-    )
-    torch.testing.assert_close(features.to("cpu")(X), features(X))
-
-
-def test_a_subclass_that_changes_nothing_has_the_same_features() -> None:
-    class Fingerprints(TanimotoKernel):
-        """Another name."""
-
-    X = points("binary")[:, :BITS]
-    first, second = (
-        RandomFeatures.draw(kernel, BITS, 32, generator=seeded(), like=X)(X)
-        for kernel in (TanimotoKernel(), Fingerprints())
-    )
-    assert torch.equal(first, second)

@@ -122,16 +122,6 @@ def test_the_distance_to_the_exact_covariance_falls_as_one_over_the_root_of_the_
     assert (slopes < -0.3).all()
 
 
-def test_redrawing_the_features_averages_their_error_out() -> None:
-    generator = torch.Generator().manual_seed(0)
-    covariances = [
-        drawn_covariance(RandomFeatures.draw(KERNEL, 2, 256, generator=generator))
-        for _ in range(64)
-    ]
-    alone = sum(map(distance, covariances)) / 64
-    assert distance(torch.stack(covariances).mean(0)) < alone / math.sqrt(64) * 1.5
-
-
 @pytest.fixture(scope="module")
 def paths() -> SamplePaths:
     return model().paths(6)

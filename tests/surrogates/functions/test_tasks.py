@@ -1,7 +1,6 @@
 """Tasks: features of index kernels, and paths of each task."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,48 +67,6 @@ def test_features_have_the_covariance(kernel: str, weighted: bool) -> None:
     assert (found - exact).abs().max() < 5.0 * exact.max() * (2.0 / NUM_FEATURES) ** 0.5
     if kernel != "sum":
         torch.testing.assert_close(found.diagonal(), exact.diagonal(), rtol=1e-10, atol=0.0)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "dtype"),
-    [("of MultiTaskGP", torch.float64), ("sum", torch.float64), ("product", torch.float32)],
-)
-def test_paths_are_of_the_posterior_of_each_task(kernel: str, dtype: torch.dtype) -> None:
-    made = KERNELS[kernel]().to(dtype)
-    data = X.to(dtype), Y.to(dtype)
-    exact = PathwiseGP(*data, covar_module=made, solver=Cholesky())
-    model = PathwiseGP(*data, covar_module=made, solver=CG(), num_features=8192)
-    points = problems.uniform(6, 2, seed=2)
-    points = torch.cat([points.repeat(3, 1), torch.arange(3.0).repeat_interleave(6)[:, None]], 1)
-    points = points.to(dtype)
-    with torch.no_grad():
-        expected = exact.posterior(points)
-        deviation = expected.variance[:, 0].sqrt()
-        drawn = model.paths(1000)(points)
-        noise = exact.noise.sqrt() * exact.outcome_transform.stdvs.squeeze()
-    assert ((drawn.mean(0) - expected.mean[:, 0]).abs() < 0.2 * deviation + 0.01 * noise).all()
-    assert ((drawn.std(0) / deviation - 1.0).abs() < 0.15).all()
-
-
-def test_models_are_stored(tmp_path: Path) -> None:
-    given = PathwiseGP(X, Y, covar_module=multi_task_kernel(3, 3, rank=2).double())
-    given.covar_module.kernels[1].covar_factor = torch.rand(3, 2, dtype=torch.float64) + 0.1
-    given.save(tmp_path / "model.safetensors")
-    model = PathwiseGP.load(tmp_path / "model.safetensors")
-    with torch.no_grad():
-        assert torch.equal(model.posterior(X).mean, given.posterior(X).mean)
-        assert torch.equal(model.posterior(X).variance, given.posterior(X).variance)
-    likelihoods = [ExactMarginalLogLikelihood(gp.likelihood, gp.train()) for gp in (model, given)]
-    values = [
-        mll(mll.model(*mll.model.train_inputs), mll.model.train_targets) for mll in likelihoods
-    ]
-    assert torch.equal(*values)  # with the priors
-    assert len(list(model.named_priors())) == len(list(given.named_priors())) == 3
-
-
-def test_an_index_of_several_columns_is_refused() -> None:
-    with pytest.raises(ValueError, match="must look at one input where it is IndexKernel, got 2"):
-        RandomFeatures.draw(tasks((1, 2)), 3, 8, generator=torch.Generator().manual_seed(0))
 
 
 def test_a_task_learns_from_another_that_is_like_it() -> None:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from surrogates import (
     CG,
-    SDD,
     SGD,
     Auto,
     Cholesky,
@@ -159,19 +158,6 @@ def test_the_covariance_of_the_paths_is_the_mean_squared_error_of_the_mean() -> 
     assert (expected.diagonal() > exact.variance.squeeze(-1)).all()
 
 
-def test_the_prior_returns_where_there_are_no_inducing_points() -> None:
-    far = X + torch.tensor([50.0, 0.0])
-    model = InducingPathwiseGP(
-        torch.cat([X, far]),
-        torch.cat([Y, Y]),
-        inducing_points=X,
-        **settings(outcome_transform=None),
-    )
-    torch.testing.assert_close(
-        mean(model, far[:3]), model.mean_module.constant.detach().expand(3, 1)
-    )
-
-
 def test_stochastic_gradients_give_the_direct_posterior() -> None:
     direct = mean(inducing())
     sgd = inducing(solver=SGD(batch_size=20, clip=10.0, max_epochs=2000.0, error=0.5), num_paths=2)
@@ -183,11 +169,6 @@ def test_stochastic_gradients_give_the_direct_posterior() -> None:
 def test_the_solver_left_open_is_direct_up_to_the_limit_and_stochastic_beyond() -> None:
     assert isinstance(inducing().rule.solver_for(DIRECT_SOLVE_UP_TO), Cholesky)
     assert isinstance(inducing().rule.solver_for(DIRECT_SOLVE_UP_TO + 1), SGD)
-
-
-def test_a_solver_that_needs_rows_of_the_matrix_is_refused_with_the_remedy() -> None:
-    with pytest.raises(TypeError, match=r"Use Cholesky\(\), SGD\(\) or CG\(preconditioner=None\)"):
-        mean(inducing(solver=SDD()))
 
 
 @pytest.mark.parametrize("method", ["k-means", "random", "neighbours"])

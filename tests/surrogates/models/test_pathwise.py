@@ -14,12 +14,8 @@ from botorch.models import MixedSingleTaskGP, SingleTaskGP
 from botorch.models.transforms import Normalize
 from gpytorch.kernels import (
     GridInterpolationKernel,
-    LinearKernel,
-    PeriodicKernel,
     RBFKernel,
-    RQKernel,
 )
-from gpytorch.means import ConstantMean, ZeroMean
 from torch import Tensor
 
 from surrogates import (
@@ -38,22 +34,9 @@ from tests import problems
 from tests.refusals import assert_refused
 from tests.surrogates.models.toy_model import TIGHT, YVAR, D, N, X, Y, Z, kernel, settings
 
-
-def mean(value: float) -> ConstantMean:
-    module = ConstantMean()
-    module.constant = value
-    return module
-
-
 VARIANTS: dict[str, Callable[[], dict[str, Any]]] = {
     "scaled-matern": settings,
     "normalize-learnt": lambda: settings(input_transform=Normalize(D)),
-    "zero-mean": lambda: settings(mean_module=ZeroMean()),
-    "constant-mean": lambda: settings(mean_module=mean(0.7), outcome_transform=None),
-    "sum": lambda: settings(covar_module=kernel() + problems.scaled(LinearKernel(), 0.5)),
-    "product": lambda: settings(
-        covar_module=problems.with_lengthscale(RQKernel(), 0.7) * PeriodicKernel()
-    ),
     "known-noise": lambda: {"train_Yvar": YVAR, "covar_module": kernel()},
 }
 
@@ -149,13 +132,6 @@ def test_small_known_noise_is_kept(variance: float, dtype: torch.dtype) -> None:
     assert one.noise.dtype == dtype
 
 
-def test_float32_data_raise_no_warning() -> None:
-    model = PathwiseGP(X.float(), Y.float(), **settings())
-    posterior = model.posterior(Z.float())
-    assert posterior.mean.dtype == torch.float32
-    torch.testing.assert_close(posterior.mean.double(), means(pathwise()), rtol=0, atol=1e-2)
-
-
 def test_a_warm_start_needs_fewer_epochs_and_finds_the_same_mean() -> None:
     # where a study goes on: near what it has
     inputs = torch.cat([X, X[:3] + 1e-2])
@@ -225,17 +201,6 @@ def test_a_warm_start_leaves_a_better_mean_within_a_small_budget() -> None:
     assert cold.solution is not None and warm.solution is not None
     assert warm.solution.epochs <= cold.solution.epochs
     assert warm.solution.residual[0] < 0.3 * cold.solution.residual[0]
-
-
-@pytest.mark.parametrize(
-    "other", [X.flip(0), torch.cat([X, X[:1]])], ids=["other_rows", "more_rows"]
-)
-def test_a_warm_start_from_other_data_is_refused(other: Tensor) -> None:
-    previous = PathwiseGP(other, torch.zeros(len(other), 1).double() + other[:, :1], **settings())
-    with pytest.raises(
-        ValueError, match="`previous` must have been trained on the first rows of this model's data"
-    ):
-        pathwise().warm_start(previous)
 
 
 def test_a_warm_start_says_what_it_requires_of_the_rows() -> None:
@@ -476,18 +441,6 @@ def mixed_model(**options: Any) -> PathwiseGP:
     theirs = MixedSingleTaskGP(inputs, values, cat_dims=[1, 2])
     given = {"likelihood": gaussian_likelihood(0.05), "covar_module": theirs.covar_module}
     return PathwiseGP(inputs, values, **given, **options)
-
-
-def test_paths_of_continuous_inputs_and_categories_have_the_exact_posterior() -> None:
-    exact = mixed_model()
-    model = mixed_model(solver=TIGHT, num_paths=2048)
-    grid = torch.cartesian_prod(torch.linspace(0, 1, 4), torch.arange(3.0), torch.arange(4.0))
-    expected = exact.posterior(grid.double())  # of a category that has not been seen, too
-    law = model.posterior(grid.double())
-    torch.testing.assert_close(law.mean, expected.mean, rtol=0, atol=1e-6)
-    ratios = law.variance / expected.variance
-    assert 0.8 < ratios.min() <= ratios.max() < 1.2
-    assert 0.95 < ratios.mean() < 1.05
 
 
 def test_categories_that_are_no_integers_are_refused_where_paths_need_them() -> None:

@@ -34,18 +34,6 @@ def test_the_covariance_is_that_of_the_paths_about_the_exact_mean(model: Pathwis
     torch.testing.assert_close(distribution.variance, deviations.square().mean(0))
 
 
-def test_samples_are_drawn_from_as_many_normals_as_there_are_paths(model: PathwiseGP) -> None:
-    posterior = model.posterior(Z)
-    assert posterior.base_sample_shape == (4, 3, 64)
-    assert posterior.rsample(torch.Size([7, 2])).shape == (7, 2, 4, 3, 5, 1)
-    base = problems.normal(9, 4, 3, 64)
-    samples = posterior.rsample_from_base_samples(torch.Size([9]), base)
-    root = posterior.distribution.lazy_covariance_matrix.root.to_dense()
-    torch.testing.assert_close(
-        samples, posterior.mean + torch.einsum("abqs,nabs->nabq", root, base).unsqueeze(-1)
-    )
-
-
 @pytest.mark.parametrize("batch", [(), (3,)], ids=["one", "batch"])
 def test_samples_of_several_outputs_can_be_viewed_in_other_shapes(batch: tuple[int, ...]) -> None:
     X = problems.uniform(*batch, 10, 2)

@@ -85,12 +85,21 @@ def model(name: str, n: int = 60, dtype: torch.dtype = torch.float64) -> Pathwis
 
 
 def exact(gp: PathwiseGP, Z: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the posterior mean and variance at Z by a Cholesky factorisation, in float64."""
+    """Return the posterior mean and variance (q, 1) at Z by a Cholesky factorisation, in float64
+    and in the units of the values.
+    """
     X = gp.train_inputs[0]
     with torch.no_grad():
         y = gp.train_targets - gp.mean_module(X)
         mean, covariance = problems.exact_posterior(gp.covar_module, X, y, gp.noise, Z)
-        return gp.mean_module(Z) + mean, covariance.diagonal()
+        scale = gp.outcome_transform.stdvs
+        mean = gp.outcome_transform.means + scale * (gp.mean_module(Z) + mean).unsqueeze(1)
+        return mean, scale.square() * covariance.diagonal().unsqueeze(1)
+
+
+def assert_exact(gp: PathwiseGP, Z: Tensor) -> None:
+    posterior = gp.posterior(Z)
+    torch.testing.assert_close((posterior.mean, posterior.variance), exact(gp, Z))
 
 
 fit_briefly = partial(fit_exact, max_evaluations=10)
@@ -113,12 +122,7 @@ def test_the_posterior_is_exact(name: str, how: str) -> None:
         fitted(gp)
         after = list(gp.covar_module.parameters())
         assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    Z = problems.uniform(20, DIM, seed=1)
-    posterior = gp.posterior(Z)
-    mean, variance = exact(gp, Z)
-    scale, offset = gp.outcome_transform.stdvs.squeeze(), gp.outcome_transform.means.squeeze()
-    torch.testing.assert_close(posterior.mean.squeeze(1), offset + scale * mean)
-    torch.testing.assert_close(posterior.variance.squeeze(1), scale.square() * variance)
+    assert_exact(gp, problems.uniform(20, DIM, seed=1))
 
 
 @pytest.mark.parametrize("name", ["more", "summand", "own"])
@@ -154,12 +158,8 @@ def test_paths_have_the_law_of_the_posterior(name: str) -> None:
     Z = problems.uniform(20, DIM, seed=1)
     law = gp.posterior(Z)
     mean, variance = exact(gp, Z)
-    scale, offset = gp.outcome_transform.stdvs.squeeze(), gp.outcome_transform.means.squeeze()
-    deviation = variance.sqrt()
-    error = (law.mean.squeeze(1).detach() - offset) / scale - mean
-    assert (error.abs() < 1e-3 * deviation).all()
-    ratio = law.variance.squeeze(1).detach() / (scale * deviation).square()
-    assert (ratio - 1.0).abs().max() < 5.0 * (2.0 / gp.num_paths) ** 0.5
+    assert ((law.mean - mean).abs() < 1e-3 * variance.sqrt()).all()
+    assert (law.variance / variance - 1.0).abs().max() < 5.0 * (2.0 / gp.num_paths) ** 0.5
 
 
 @pytest.mark.parametrize(
@@ -217,13 +217,7 @@ def test_what_is_no_kernel_of_transformed_points_has_no_features(kind: type[Kern
 
 
 def test_the_posterior_of_many_data_is_exact_where_a_kernel_has_no_features() -> None:
-    gp = model("own", 2100)
-    Z = problems.uniform(5, DIM, seed=1)
-    posterior = gp.posterior(Z)
-    mean, variance = exact(gp, Z)
-    scale, offset = gp.outcome_transform.stdvs.squeeze(), gp.outcome_transform.means.squeeze()
-    torch.testing.assert_close(posterior.mean.squeeze(1), offset + scale * mean)
-    torch.testing.assert_close(posterior.variance.squeeze(1), scale.square() * variance)
+    assert_exact(model("own", 2100), problems.uniform(5, DIM, seed=1))
 
 
 @pytest.mark.slow

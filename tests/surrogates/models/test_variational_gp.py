@@ -31,10 +31,6 @@ def known_noise() -> dict[str, Any]:
     return {"covar_module": kernel(), "train_Yvar": YVAR}
 
 
-NOISES = {"one-noise": settings, "known-noise": known_noise}
-each_noise = pytest.mark.parametrize("settings", NOISES.values(), ids=NOISES)
-
-
 def variational(**changes: Any) -> VariationalGP:
     return VariationalGP(
         X,
@@ -84,33 +80,7 @@ def stock_bound(model: VariationalGP, stock: GPyTorchSVGP) -> Tensor:
     return N * objective(stock.train()(model.train_inputs[0]), model.train_targets, **known)
 
 
-def prediction(model: VariationalGP, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and covariance, in standardised units, from q(u)."""
-    L, c, R = model.whitened_posterior()
-    with torch.no_grad():
-        a = torch.linalg.solve_triangular(
-            L, model.covar_module(model.inducing_points, inputs).to_dense(), upper=False
-        )
-        covariance = model.covar_module(inputs).to_dense() - a.T @ a + a.T @ R @ R.T @ a
-        return model.mean_module(inputs) + a.T @ c, covariance
-
-
-@each_noise
-def test_with_the_data_as_inducing_points_it_is_the_exact_gp(
-    settings: Callable[[], dict[str, Any]],
-) -> None:
-    exact = SingleTaskGP(X, Y, **settings())
-    model = variational(**{"likelihood": None, **settings()}, inducing_points=X)
-    with torch.no_grad():
-        torch.testing.assert_close(model.posterior(Q).mean, exact.posterior(Q).mean)
-        law = exact(Q)
-    mean, covariance = prediction(model, Q)
-    torch.testing.assert_close(mean, law.mean)
-    torch.testing.assert_close(covariance, law.covariance_matrix, rtol=1e-6, atol=1e-9)
-    assert model.elbo() == pytest.approx(exact_log_likelihood(**settings()), rel=1e-6)
-
-
-@each_noise
+@pytest.mark.parametrize("settings", [settings, known_noise])
 def test_the_closed_form_is_a_stationary_point_of_gpytorchs_bound(
     settings: Callable[[], dict[str, Any]],
 ) -> None:
@@ -126,18 +96,6 @@ def test_the_closed_form_is_a_stationary_point_of_gpytorchs_bound(
         assert stock_bound(model, moved) < bound
     for_mean, for_root = torch.autograd.grad(bound, parameters)
     assert max(for_mean.abs().max(), for_root.tril().abs().max()) < 1e-5
-
-
-@each_noise
-def test_predictions_are_those_of_gpytorch(settings: Callable[[], dict[str, Any]]) -> None:
-    model = variational(**{"likelihood": None, **settings()})
-    with torch.no_grad():
-        law = GPyTorchSVGP(model).eval()(Q)
-    mean, covariance = prediction(model, Q)
-    torch.testing.assert_close(mean, law.mean)
-    torch.testing.assert_close(covariance, law.covariance_matrix, rtol=1e-6, atol=1e-9)
-    ours = model(Q)
-    torch.testing.assert_close(ours.mean, law.mean)
 
 
 def test_more_inducing_points_raise_the_bound_up_to_the_evidence() -> None:
@@ -158,7 +116,8 @@ def test_fitting_with_fixed_hyperparameters_approaches_the_closed_form() -> None
     prior_bound = deepcopy(fit(model, num_steps=1, learning_rate=1e-9)).elbo()
     fit(model, num_steps=300, learning_rate=0.05)
     assert closed.elbo() - 0.02 * (closed.elbo() - prior_bound) < model.elbo() < closed.elbo()
-    torch.testing.assert_close(prediction(model, Q)[0], prediction(closed, Q)[0], rtol=0, atol=0.05)
+    means = [each.posterior(Q).mean / Y.std() for each in (model, closed)]
+    torch.testing.assert_close(*means, rtol=0, atol=0.05)
     after = model.state_dict()
     assert all(
         torch.equal(after[name], value)

@@ -1,11 +1,8 @@
 """The kernel of sums of functions of one input each: its formula, gradients and features."""
 
-import math
-
-import pytest
 import torch
 
-from surrogates import PathwiseGP, RandomFeatures, fit
+from surrogates import PathwiseGP, fit
 from surrogates.operators.main_effects import MainEffectsKernel
 from tests import problems
 
@@ -48,18 +45,6 @@ def test_gradients_in_points_and_lengthscales_are_those_of_differences() -> None
 
     lengthscale = torch.tensor(LENGTHSCALES, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(values, (X.requires_grad_(), lengthscale))
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_the_mean_kernel_of_its_features_is_the_kernel(weighted: bool) -> None:
-    X = problems.uniform(8, 3)
-    count = 60_000
-    features = RandomFeatures.draw(
-        main_effects(), 3, 2 * count, weighted=weighted, generator=torch.Generator().manual_seed(0)
-    )
-    expected = main_effects()(X).to_dense()
-    found = features(X) @ features(X).T
-    torch.testing.assert_close(found, expected, rtol=0, atol=5 / math.sqrt(count))
 
 
 def test_lengthscales_are_learned_of_every_input_by_itself() -> None:

@@ -1,13 +1,12 @@
-"""The Tanimoto kernel: its values, its closed tiles and their gradients."""
+"""The Tanimoto kernel: its values, its closed tiles and their gradients, and fits."""
 
 import pytest
 import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates import TanimotoKernel
+from surrogates import PathwiseGP, TanimotoKernel, fit
 from surrogates.operators.differentiable import KernelBasis, combine, combine_rowwise
-from surrogates.operators.kernel_matrix import Dense, Tiled
 from surrogates.operators.tiles import GenericTiles, KernelTiles, TanimotoTiles
 from tests import problems
 
@@ -52,12 +51,6 @@ def test_the_kernel_is_its_formula_and_positive_semi_definite(kind: str) -> None
     assert torch.linalg.eigvalsh(dense(X, X)).min() > -1e-12
 
 
-def test_of_binary_vectors_it_is_the_share_of_common_bits() -> None:
-    X = fingerprints("binary", 8)[2:].bool()
-    shares = [[(x & z).sum() / (x | z).sum() for z in X] for x in X]
-    torch.testing.assert_close(TanimotoKernel()(X.float()).to_dense(), torch.tensor(shares))
-
-
 @pytest.mark.parametrize("make", [lambda: TanimotoKernel().double(), scaled_part])
 @pytest.mark.parametrize("kind", ["binary", "counts", "real"])
 def test_tiles_agree_with_the_kernels_own_evaluation(kind: str, make: type[Kernel]) -> None:
@@ -89,16 +82,6 @@ def test_tiles_agree_with_the_kernels_own_evaluation(kind: str, make: type[Kerne
         torch.testing.assert_close(gradient, own_gradient)
 
 
-def test_products_by_tiles_are_those_of_the_kept_matrix() -> None:
-    X = fingerprints("binary", 150)
-    W = problems.normal(150, 4)
-    kernel = scaled_part()
-    kept = problems.operator(Dense, kernel, X)
-    tiled = problems.operator(Tiled, kernel, X)
-    torch.testing.assert_close(tiled @ W, kept @ W)
-    torch.testing.assert_close(tiled.diagonal(), kept.diagonal())
-
-
 def test_combinations_are_differentiable_any_number_of_times() -> None:
     basis = KernelBasis(scaled_part(), fingerprints("counts", 7))
     W = problems.normal(7, 3)
@@ -114,3 +97,12 @@ def test_the_gradient_at_zero_is_finite() -> None:
     X = torch.zeros(2, COLUMNS, dtype=torch.float64, requires_grad=True)
     combine(basis, X, problems.normal(5, 1)).sum().backward()
     assert X.grad is not None and X.grad.isfinite().all()
+
+
+def test_what_the_bits_do_not_tell_a_fit_finds() -> None:
+    X = fingerprints("binary", 300)
+    Y = (X[:, 16:18].sum(1, keepdim=True) - X[:, 20:21]).sin()
+    model = PathwiseGP(X, Y, covar_module=problems.scaled(TanimotoKernel(), 0.3))
+    before = model.covar_module.outputscale.item()
+    fit(model)
+    assert model.noise < 0.2 and model.covar_module.outputscale.item() != before
