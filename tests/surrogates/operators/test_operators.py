@@ -172,21 +172,7 @@ def test_near_duplicates_keep_their_covariance_in_float32(name: str) -> None:
     Z = X + 1e-4 * problems.normal(20, DIM, dtype=torch.float32)
     kernel = KERNELS[name]()
     K = problems.operator(Tiled, kernel, X, Z).to_dense().double()
-    distance = torch.cdist(
-        X.double() / 0.6, Z.double() / 0.6, compute_mode="donot_use_mm_for_euclid_dist"
-    )
-    r = {
-        "rbf": distance,
-        "matern12": distance,
-        "matern32": 3**0.5 * distance,
-        "matern52": 5**0.5 * distance,
-    }[name]
-    expected = {
-        "rbf": torch.exp(-0.5 * r * r),
-        "matern12": torch.exp(-r),
-        "matern32": (1 + r) * torch.exp(-r),
-        "matern52": (1 + r + r * r / 3) * torch.exp(-r),
-    }[name]
+    expected = problems.own_evaluation(kernel, X, Z)
     # Of a coordinate near 100, in lengthscales
     input_rounding = 100 * torch.finfo(torch.float32).eps / 0.6
     torch.testing.assert_close(K, expected, rtol=0, atol=DIM * input_rounding)
@@ -249,21 +235,3 @@ def test_hyperparameters_are_read_when_the_operator_is_made() -> None:
     kernel.outputscale = 5.0
     kernel.base_kernel.lengthscale = 0.1
     assert torch.equal(K.to_dense(), before)
-
-
-def test_rows_of_a_kept_matrix_in_any_order_are_its_rows() -> None:
-    X = problems.uniform(40, DIM)
-    W = problems.normal(40, 3)
-    operator = kernel_operator(problems.rbf().double(), X)
-    index = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:17]
-    assert isinstance(operator, Dense)
-    K = operator.to_dense()
-    torch.testing.assert_close(operator.rows(index) @ W, K[index] @ W)
-    torch.testing.assert_close(
-        operator.rows(index).rows(torch.tensor([3, 1])).to_dense(), K[index[[3, 1]]]
-    )
-    assert torch.equal(operator.block(index), K[index][:, index])
-    torch.testing.assert_close(operator.columns(index), K[:, index])
-    torch.testing.assert_close(operator.rows(index).T.to_dense(), K[:, index])
-    with pytest.raises(ValueError, match="one set of points"):
-        operator.rows(index).block(index)

@@ -2,12 +2,9 @@
 
 import math
 
-import pytest
 import torch
 
-from surrogates import SketchAndProject
 from surrogates.solvers.acceleration import Momentum, accelerate
-from surrogates.solvers.run import Start
 from tests import problems
 
 N = 60
@@ -41,14 +38,3 @@ def test_acceleration_follows_the_corrected_equations() -> None:
         for mine, theirs in ((ours_W, W), (ours.V, V), (ours.Z, Z)):
             torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
     assert not torch.allclose(ours.Z, printed, rtol=1e-3)  # Z made of the old V, as printed
-
-
-def test_a_given_mu_stays(generator: torch.Generator) -> None:
-    system = problems.system(N, 1e-6)
-    rhs = problems.normal(N, 2)
-    solver = SketchAndProject.asap(block_size=B, mu=0.1)
-    state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, None))
-    for _ in range(40):
-        state = solver.step(system, rhs, state, generator)
-    assert state.momentum is not None
-    assert state.momentum.mu.tolist() == pytest.approx([0.1, 0.1])

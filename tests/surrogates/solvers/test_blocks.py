@@ -71,18 +71,6 @@ def test_scores_are_the_ridge_leverage_scores_where_the_columns_are_all() -> Non
     )
 
 
-def test_points_in_a_crowd_are_drawn_less_often() -> None:
-    crowd = 0.5 + 0.01 * problems.uniform(36, 2)
-    lonely = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-    system = problems.system(noise=0.1, X=torch.cat([crowd, lonely.double()]))
-    for sampler in (
-        LeverageSampler.of(system, seeded()),
-        DeterminantalSampler.of(system, seeded()),
-    ):
-        drawn = torch.cat([sampler.draw(8, seeded(seed)) for seed in range(40)])
-        assert (drawn >= 36).float().mean() > 0.3  # 0.1 if they were drawn uniformly
-
-
 @pytest.mark.parametrize(
     ("blocks", "make"), [("leverage", SketchAndProject.sap), ("dpp", SketchAndProject.asap)]
 )

@@ -51,9 +51,3 @@ def test_float32_beyond_its_precision_says_why_it_ended_and_the_residual_it_has(
         rtol=0.1,
         atol=rounding,
     )
-
-
-def test_published_settings_can_be_changed_by_name() -> None:
-    paper = CG.paper(max_epochs=50.0)
-    assert paper == CG(PivotedCholesky(100), tolerance=0.01, max_epochs=50.0)
-    assert CG.paper(tolerance=1e-3).tolerance == 1e-3

@@ -1,7 +1,6 @@
 """The one list of solvers by name."""
 
-from dataclasses import dataclass, fields
-from functools import partial
+from dataclasses import fields
 
 import pytest
 import torch
@@ -9,10 +8,12 @@ import torch
 from surrogates import (
     CG,
     SDD,
-    Cholesky,
+    SGD,
+    Exact,
     Identity,
-    IterativeSolver,
+    Nystrom,
     PathwiseGP,
+    PivotedCholesky,
     SketchAndProject,
     Solver,
 )
@@ -40,6 +41,15 @@ def test_names_give_the_papers_settings_and_others_can_be_set() -> None:
     assert make_solver("sdd-10", batch_size=5) == SDD(step_size=10.0, batch_size=5)
     with pytest.raises(TypeError, match="unexpected keyword argument 'speed'"):
         make_solver("cg", speed=2)
+    assert CG.paper(max_epochs=50.0) == CG(PivotedCholesky(100), tolerance=0.01, max_epochs=50.0)
+    assert CG.paper(tolerance=1e-3).tolerance == 1e-3
+    sdd = SDD.paper(max_epochs=7.0)
+    assert (sdd.batch_size, sdd.step_size, sdd.momentum, sdd.max_epochs) == (500, 50.0, 0.9, 7.0)
+    assert (SGD.paper().step_size, SGD.paper().sample_step_size) == (0.5, 0.1)
+    assert isinstance(SketchAndProject.sap().preconditioner, Exact)
+    adasap = SketchAndProject.adasap(max_epochs=3.0)
+    assert adasap.preconditioner == Nystrom(100, sketch="gaussian")
+    assert adasap.accelerated and not adasap.tail_average and adasap.max_epochs == 3.0
 
 
 def test_an_unknown_name_is_refused_with_those_there_are() -> None:
@@ -48,18 +58,6 @@ def test_an_unknown_name_is_refused_with_those_there_are() -> None:
         check_solver("lu")
     with pytest.raises(ValueError, match="Did you mean 'cholesky'"):
         make_solver("cholsky")
-
-
-def test_a_solver_from_elsewhere_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclass(frozen=True)
-    class Direct(Cholesky):
-        pass
-
-    monkeypatch.setitem(SOLVERS, "direct", Direct)
-    monkeypatch.setitem(SOLVERS, "cg-plain", partial(CG, None))
-    assert isinstance(make_solver("direct"), Direct)
-    assert isinstance(solver := make_solver("cg-plain", max_epochs=3.0), IterativeSolver)
-    assert solver.max_epochs == 3.0
 
 
 def test_a_further_solver_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 back-off, averaging.
 """
 
-import math
-
 import pytest
 import torch
 
@@ -11,7 +9,6 @@ from surrogates import SDD
 from surrogates.solvers.run import Start
 from surrogates.solvers.sdd import SDDState
 from tests import problems
-from tests.refusals import assert_refused
 
 
 def test_steps_are_those_of_the_algorithm() -> None:
@@ -76,25 +73,3 @@ def test_a_step_is_not_reduced_for_ever_by_noise_in_the_residual() -> None:
     rhs = system @ problems.normal(96, 3)
     solution = SDD(batch_size=8, max_epochs=400, averaging=0.1).solve(system, rhs)
     assert solution.converged.all(), str(solution)
-
-
-def test_the_published_settings_are_one_call() -> None:
-    solver = SDD.paper(max_epochs=7.0)
-    assert (solver.batch_size, solver.step_size, solver.momentum, solver.max_epochs) == (
-        500,
-        50.0,
-        0.9,
-        7.0,
-    )
-
-
-def test_settings_that_make_no_sense_are_refused() -> None:
-    assert_refused(
-        ValueError,
-        SDD,
-        step_size=[0.0, math.nan],
-        batch_size=[0],
-        momentum=[1.0, -0.1],
-        averaging=[0.0, 1.5],
-    )
-    assert_refused(TypeError, SDD, batch_size=[1.5])

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from surrogates import (
-    Exact,
     Identity,
     IterativeSolver,
     KernelSystem,
@@ -29,7 +28,6 @@ from tests import problems
 from tests.contracts import assert_no_worse
 from tests.live_matrices import LiveMatrices
 from tests.problems import seeded
-from tests.refusals import assert_refused
 
 N = 60
 B = 15
@@ -115,17 +113,6 @@ def test_tail_averaging_returns_the_mean_of_the_second_half() -> None:
     torch.testing.assert_close(solver.estimate(system, state), torch.stack(iterates[7:]).mean(0))
 
 
-def test_divergence_is_undone() -> None:
-    system = problems.system(200, 1e-6, dtype=torch.float32)
-    rhs = problems.normal(200, 3, dtype=torch.float32)
-    for mu in (1e-12, 1e-6, 1e3):
-        solution = SketchAndProject(
-            Identity(), 40, accelerated=True, mu=mu, nu=1e-3, max_epochs=30.0
-        ).solve(system, rhs)
-        assert torch.isfinite(solution.value).all()
-        assert_no_worse(system, rhs, solution.value, torch.zeros_like(rhs))
-
-
 def test_a_rank_beyond_the_blocks_takes_all_of_their_rows_and_the_note_says_so() -> None:
     system, rhs = problems.system(N), problems.normal(N, 1)
     wide, full = (
@@ -135,21 +122,6 @@ def test_a_rank_beyond_the_blocks_takes_all_of_their_rows_and_the_note_says_so()
     assert torch.equal(wide.value, full.value)
     assert wide.note == "`rank` is reduced to 20, the size of the smallest block"
     assert not full.note
-
-
-def test_settings_that_make_no_sense_are_refused() -> None:
-    assert_refused(ValueError, SketchAndProject, block_size=[0], mu=[0.0], nu=[math.inf])
-    assert_refused(TypeError, SketchAndProject, block_size=[2.0])
-
-
-def test_the_named_constructors_give_the_published_methods() -> None:
-    assert isinstance(SketchAndProject.sap().preconditioner, Exact)
-    adasap = SketchAndProject.adasap(max_epochs=3.0)
-    assert adasap.preconditioner == Nystrom(100, sketch="gaussian")
-    assert adasap.accelerated
-    assert not adasap.tail_average
-    assert adasap.max_epochs == 3.0
-    assert SketchAndProject.adasap_identity().preconditioner == Identity()
 
 
 @pytest.mark.parametrize(
@@ -192,35 +164,6 @@ def test_the_published_blocks_of_the_largest_data_set_fit_in_a_card() -> None:
     small = replace(solver, block_size=1000)
     whole = small.bytes_needed(5000, 9, 16) - small.bytes_needed(5000, 9, 16, num_processes=2)
     assert whole >= 2500 * (6 * 16 + 18) * 4 + 500_000 * 4  # half of a block that is held
-
-
-def states(
-    solver: SketchAndProject, system: KernelSystem, rhs: Tensor, num_steps: int
-) -> list[Tensor]:
-    """Return the iterates of the first steps."""
-    state = solver.init(system, Start(rhs, torch.zeros_like(rhs), rhs, None))
-    random = seeded()
-    iterates = []
-    for _ in range(num_steps):
-        state = solver.step(system, rhs, state, random)
-        iterates.append(state.W.clone())
-    return iterates
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"mu": 0.25, "nu": 4.0}, {"mu": 0.2, "nu": 5.0}, {"mu": 7.0}],
-    ids=["nu-4", "nu-5", "mu-at-its-largest"],
-)
-def test_acceleration_with_mu_nu_of_one_is_plain_sketch_and_project(
-    settings: dict[str, float],
-) -> None:
-    system = problems.system(N, 0.1)
-    rhs = problems.normal(N, 2)
-    plain = states(SketchAndProject.sap(block_size=B), system, rhs, 24)
-    accelerated = states(SketchAndProject.asap(block_size=B, **settings), system, rhs, 24)
-    for one, other in zip(plain, accelerated, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("nu", [None, 8.0])

@@ -115,8 +115,18 @@ def test_arguments_that_do_not_fit_are_named(
 def test_settings_that_make_no_sense_are_refused() -> None:
     limits = ("tolerance", "max_epochs", "max_seconds")
     wrong = (0.0, -1.0, float("nan"), float("inf"))
-    assert_refused(ValueError, CG, **dict.fromkeys(limits, wrong))
-    assert_refused(TypeError, CG, **dict.fromkeys(limits, ["fast"]))
+    for kind in (CG, Auto):
+        assert_refused(ValueError, kind, **dict.fromkeys(limits, wrong))
+        assert_refused(TypeError, kind, **dict.fromkeys(limits, ["fast"]))
+    steps: dict[str, Any] = {"step_size": [0.0, float("nan")], "batch_size": [0]}
+    averages = {"momentum": [1.0, -0.1], "averaging": [0.0, 1.5]}
+    assert_refused(ValueError, SDD, **steps, **averages)
+    assert_refused(
+        ValueError, SGD, **steps, num_features=[0], momentum=[1.0], clip=[-1.0], averaging=[2.0]
+    )
+    assert_refused(ValueError, SketchAndProject, block_size=[0], mu=[0.0], nu=[float("inf")])
+    for kind, size in ((SDD, "batch_size"), (SketchAndProject, "block_size")):
+        assert_refused(TypeError, kind, **{size: [2.5]})
 
 
 @dataclass

@@ -105,17 +105,6 @@ def test_weights_that_float32_cannot_hold_are_said_to_be_so_and_the_remedies_hel
         draw(Cholesky(), torch.float32)
 
 
-@pytest.mark.parametrize("solver", [None, CG()])
-def test_a_model_of_a_solved_system_warns_of_nothing(solver: Solver | None) -> None:
-    X = problems.uniform(N, 2)
-    model = PathwiseGP(X, X.sum(1, keepdim=True).sin(), solver=solver)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model.paths(3)
-        model.posterior(X[:2])
-    assert model.solution is not None and model.solution.converged.all()
-
-
 def test_gradient_descent_by_default_is_right_among_dense_data_or_says_how_wrong_it_is() -> None:
     noise = 1e-3
     X = problems.uniform(400, 2)
