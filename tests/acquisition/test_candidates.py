@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from acquisition import propose, sampling_weights
-from tests import problems
 from tests.refusals import assert_refused
 
 UNIT_SQUARE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
@@ -120,16 +119,6 @@ def test_each_dimension_has_its_own_standard_deviation() -> None:
         torch.zeros(1, 3, dtype=torch.float64), torch.ones(1), 10_000, std.tolist(), bounds
     )
     torch.testing.assert_close(candidates.std(0), std, rtol=4 / math.sqrt(2 * 10_000), atol=0.0)
-
-
-def test_a_seed_gives_the_same_candidates_and_another_seed_others() -> None:
-    X = problems.uniform(5, 2, seed=3)
-    y = torch.arange(5.0)
-    first, again, other = (
-        near(X, y, 50, 0.1, UNIT_SQUARE, seed=seed, uniform_fraction=0.3) for seed in (1, 1, 2)
-    )
-    assert torch.equal(first, again)
-    assert not (first == other).any()
 
 
 def test_bad_settings_are_named() -> None:

@@ -251,20 +251,6 @@ def test_an_ascent_rests_where_the_constraint_holds_it(
     )
 
 
-def test_fixed_features_never_move() -> None:
-    feasible = FeasibleSet.of(WIDE, fixed_features={1: 123.4})
-    assert not feasible.constrained
-    starts = torch.lerp(feasible.bounds[0], feasible.bounds[1], problems.uniform(2, 3, 2))
-    points, _ = ascend(
-        Functions(2, lambda X: X.sum(-1)),
-        starts,
-        feasible.bounds,
-        num_steps=100,
-        learning_rate=0.05,
-    )
-    assert torch.equal(points, torch.tensor([10.0, 123.4], dtype=torch.float64).expand_as(points))
-
-
 def test_a_smaller_box_keeps_constraints_and_fixed_features() -> None:
     feasible = FeasibleSet.of(
         box(3), fixed_features={0: 0.9}, inequality_constraints=[linear([1], [1.0], 0.3)]

@@ -126,19 +126,6 @@ def test_the_best_point_visited_is_returned(
     assert (sign * values >= sign * functions.formula(starts)).all()
 
 
-def test_minimising_is_maximising_the_negative() -> None:
-    functions = waves(3, 2)
-    starts = problems.uniform(3, 4, 2)
-    negative = Functions(3, lambda X: -functions.formula(X))
-    low, low_values = ascend(
-        functions, starts, UNIT_SQUARE, num_steps=10, learning_rate=0.01, sign=-1.0
-    )
-    high, high_values = ascend(negative, starts, UNIT_SQUARE, num_steps=10, learning_rate=0.01)
-    assert torch.equal(low, high)
-    assert torch.equal(low_values, -high_values)
-    assert (low_values < functions.formula(starts)).all()
-
-
 @pytest.mark.parametrize("centre", [0.6, 0.95], ids=["interior", "overshooting a bound"])
 def test_the_steps_are_those_of_adam_projected_to_the_box(centre: float) -> None:
     bounds = torch.tensor([[-2.0, 0.0], [5.0, 100.0]], dtype=torch.float64)

@@ -126,32 +126,6 @@ def test_several_outputs_are_scalarised(kind: str) -> None:
     torch.testing.assert_close(by_objective(points), (values @ weights).sum(0))
 
 
-CHANGES: dict[str, Callable[[PathwiseGP], Any]] = {
-    "lengthscale": lambda m: setattr(m.covar_module, "lengthscale", 0.1),
-    "more": lambda m: m.set_train_data(
-        torch.cat([X, 0.5 * X]), m.train_targets.repeat(2), strict=False
-    ),
-    "seed": lambda m: setattr(m, "seed", 5),
-    "mode": lambda m: m.train(),
-    "no change": lambda m: None,
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_after_a_change_the_function_is_that_of_a_fresh_model(name: str) -> None:
-    changed = model()
-    fresh = model()
-    points = problems.uniform(5, 3, 2)
-    acquisition = PathwiseThompsonSampling(changed)
-    before = acquisition(points)
-    for each in (changed, fresh):
-        CHANGES[name](each)
-    torch.testing.assert_close(
-        acquisition(points), PathwiseThompsonSampling(fresh)(points), rtol=1e-4, atol=1e-4
-    )
-    assert torch.equal(acquisition(points), before) == (name in ("mode", "no change"))
-
-
 @pytest.mark.parametrize("face", [PathwiseThompsonSampling, PathwiseMaxPosteriorSampling])
 def test_other_models_are_refused(face: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match="`model` must be a PathwiseGP, got SingleTaskGP"):

@@ -29,24 +29,6 @@ def make_bowl() -> PathwiseGP:
     return PathwiseGP(X, -(X - 0.42).square().sum(1, keepdim=True), num_features=512)
 
 
-@pytest.mark.parametrize("maximize", [True, False])
-def test_each_path_gets_its_best_point_that_exists_unless_another_has_it(
-    make_model, maximize: bool
-) -> None:
-    model = make_model(UNIT, n=5)
-    paths = model.paths(8)
-    batch = ParallelThompsonSampling(
-        model, UNIT, **SMALL, uniform_fraction=0.5, rounding=to_grid, maximize=maximize
-    ).generate(8, paths=paths)
-    sign = 1.0 if maximize else -1.0
-    best = GRID[(sign * paths(GRID)).argmax(1)]
-    free = [row for row in range(8) if not (batch[:row] == best[row]).all(1).any()]
-    assert len(free) >= 4
-    assert torch.equal(batch[free], best[free])
-    assert torch.equal(batch, to_grid(batch))
-    assert len(batch.unique(dim=0)) == 8
-
-
 def test_all_points_of_a_grid_are_found_but_no_more() -> None:
     model = make_bowl()
     batch = ParallelThompsonSampling(

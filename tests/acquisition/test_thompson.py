@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from botorch.models import SingleTaskGP
 from botorch.models.transforms.input import Normalize
 from botorch.models.transforms.outcome import Standardize
 from gpytorch.kernels import LinearKernel, MaternKernel, RBFKernel, ScaleKernel
@@ -175,13 +174,6 @@ def test_nearness_is_measured_in_sides_of_the_box(width: float, same: bool) -> N
     assert chosen[1].item() == (0.1 if same else 0.5 + 2e-5)
 
 
-def test_a_function_without_a_free_point_keeps_its_best() -> None:
-    points = torch.tensor([[[0.3], [0.3]], [[0.3], [0.3]]])
-    chosen, found = distinct_best(points, UNIT[:, :1].float())
-    assert chosen.tolist() == [[pytest.approx(0.3)]] * 2
-    assert found.tolist() == [True, False]
-
-
 def lengthscaled(kernel, lengthscale):
     kernel.lengthscale = torch.tensor(lengthscale)
     return kernel.double()
@@ -263,12 +255,6 @@ def test_bad_settings_are_refused_at_once(make_model) -> None:
         learning_rate=[0.0],
         proposal_std=[-0.1, torch.ones(3)],
     )
-
-
-def test_another_model_is_refused() -> None:
-    model = SingleTaskGP(UNIT, torch.tensor([[-1.0], [1.0]], dtype=torch.float64) / math.sqrt(2))
-    with pytest.raises(TypeError, match="`model` must be a PathwiseGP, got SingleTaskGP"):
-        ParallelThompsonSampling(model, UNIT)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from acquisition import ParallelThompsonSampling
 from acquisition.candidates import original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE
 from surrogates import PathwiseGP, gaussian_likelihood
+from tests import problems
 
 SMALL = {"num_candidates": 200, "num_rounds": 10, "num_starts": 10, "num_steps": 40}
 NOISE = 1e-2
@@ -72,22 +73,21 @@ CASES = {
 }
 
 
+def exact_posterior(model: PathwiseGP, G: Tensor) -> tuple[Tensor, Tensor]:
+    X = original_inputs(model)
+    constant = model.mean_module(X[:1]).detach()
+    targets = model.train_targets - constant
+    mean, covariance = problems.exact_posterior(model.covar_module, X, targets, NOISE, G)
+    return constant + mean, covariance
+
+
 def exact_maxima(case: Case, model: PathwiseGP, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return maxima (count,) and maximisers (count, d) of draws from the exact posterior."""
-    X = original_inputs(model)
     G = case.grid()
-    kernel = model.covar_module
-    with torch.no_grad():
-        H = kernel(X).to_dense() + NOISE * torch.eye(len(X), dtype=X.dtype)
-        factor = torch.linalg.cholesky(H)
-        constant = model.mean_module(X[:1])
-        half = torch.linalg.solve_triangular(factor, kernel(X, G).to_dense(), upper=False)
-        residual = (model.train_targets - constant).unsqueeze(1)
-        whitened = torch.linalg.solve_triangular(factor, residual, upper=False)
-        mean = constant + (half.T @ whitened).squeeze(1)
-        eigenvalues, vectors = torch.linalg.eigh(kernel(G).to_dense() - half.T @ half)
+    mean, covariance = exact_posterior(model, G)
+    eigenvalues, vectors = torch.linalg.eigh(covariance)
     generator = torch.Generator().manual_seed(seed)
-    normal = torch.randn(len(G), count, generator=generator, dtype=X.dtype)
+    normal = torch.randn(len(G), count, generator=generator, dtype=G.dtype)
     root = vectors * eigenvalues.clamp_min(0.0).sqrt()
     values, index = (mean.unsqueeze(1) + root @ normal).max(dim=0)
     return values, G[index]
@@ -132,14 +132,17 @@ def on_grid(X: Tensor) -> Tensor:
     return (5.0 * X).round() / 5.0
 
 
-def test_on_a_grid_paths_without_their_maximiser_take_their_next_best() -> None:
+@pytest.mark.parametrize("maximize", [True, False])
+def test_on_a_grid_paths_without_their_maximiser_take_their_next_best(maximize: bool) -> None:
     case = CASES["trend"]
     model = case.model(0)
     paths = model.paths(12)
     side = torch.linspace(0.0, 1.0, 6, dtype=torch.float64)
     points = torch.cartesian_prod(side, side)
-    values = paths(points)
-    sampler = ParallelThompsonSampling(model, case.bounds, **SMALL, rounding=on_grid)
+    values = paths(points) if maximize else -paths(points)
+    sampler = ParallelThompsonSampling(
+        model, case.bounds, **SMALL, rounding=on_grid, maximize=maximize
+    )
     batch = sampler.generate(12, paths=paths)
 
     best = values.argmax(1).tolist()
@@ -158,17 +161,9 @@ def test_repeated_maximisers_on_a_grid_have_their_law() -> None:
     sampler = ParallelThompsonSampling(model, case.bounds, **SMALL, rounding=on_grid, repeats=True)
     batch = sampler.generate(400)
     index = torch.linspace(0, 500, 6).long()
-    X = original_inputs(model)
-    kernel = model.covar_module
-    G = case.grid()[index]
-    with torch.no_grad():
-        H = kernel(X).to_dense() + NOISE * torch.eye(len(X), dtype=X.dtype)
-        cross = kernel(X, G).to_dense()
-        constant = model.mean_module(X[:1])
-        mean = constant + cross.T @ torch.linalg.solve(H, model.train_targets - constant)
-        covariance = kernel(G).to_dense() - cross.T @ torch.linalg.solve(H, cross)
-        factor = torch.linalg.cholesky(covariance + 1e-10 * torch.eye(6, dtype=X.dtype))
-    normal = torch.randn(6, 100_000, generator=torch.Generator().manual_seed(0), dtype=X.dtype)
+    mean, covariance = exact_posterior(model, case.grid()[index])
+    factor = torch.linalg.cholesky(covariance + 1e-10 * torch.eye(6, dtype=mean.dtype))
+    normal = torch.randn(6, 100_000, generator=torch.Generator().manual_seed(0), dtype=mean.dtype)
     expected = (mean.unsqueeze(1) + factor @ normal).argmax(0).bincount(minlength=6).double()
     counts = (5.0 * batch.squeeze(1)).round().long().bincount(minlength=6)
     assert chisquare(counts, 400.0 * expected / expected.sum()).pvalue > 0.01

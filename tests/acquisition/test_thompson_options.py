@@ -111,32 +111,6 @@ def test_a_constrained_batch_is_feasible_repeatable_and_high_on_its_paths(
     assert (reached > values - 0.02).double().mean() >= 0.5
 
 
-@pytest.mark.parametrize(
-    ("constraints", "optimum"),
-    [
-        (
-            {"nonlinear_inequality_constraints": [lambda x: 1.0 - x.square().sum()]},
-            [math.sqrt(0.5)] * 2,
-        ),
-        ({"equality_constraints": [linear([0, 1], [1.0, 3.0], 1.5)]}, [1.0, 1 / 6]),
-    ],
-    ids=["disc", "segment"],
-)
-def test_the_known_constrained_optimum_is_found(
-    constraints: dict[str, Any], optimum: list[float]
-) -> None:
-    X = problems.uniform(60, 2)
-    model = PathwiseGP(X, X.sum(1, keepdim=True), num_features=512)  # of x₀ + x₁
-    model.covar_module.lengthscale = 2.0
-    model.likelihood.noise = 1e-4
-    batch = ParallelThompsonSampling(
-        model, UNIT, **SMALL | {"num_steps": 100}, **constraints
-    ).generate(3)
-    torch.testing.assert_close(
-        batch, torch.tensor(optimum, dtype=torch.float64).expand(3, 2), atol=0.03, rtol=0.0
-    )
-
-
 def test_an_impossible_constraint_is_reported_before_paths_are_drawn(
     make_model, monkeypatch
 ) -> None:
@@ -191,23 +165,6 @@ def test_paths_that_agree_on_a_corner_get_different_points(make_model) -> None:
     assert torch.pdist(batch).min() > DUPLICATE_DISTANCE
     assert (batch == 1.0).all(1).sum() == 1
     assert (batch.sum(1) > 1.7).all()
-
-
-@pytest.mark.parametrize("maximize", [True, False])
-def test_choices_are_taken_by_each_path_in_turn(make_model, maximize: bool) -> None:
-    model = make_model(UNIT)
-    X = problems.uniform(80, 2, seed=3)
-    paths = model.paths(10)
-    sign = 1.0 if maximize else -1.0
-    values = sign * paths(X)
-    expected = []
-    for i in range(10):
-        values[:, expected] = -math.inf
-        expected.append(int(values[i].argmax()))
-    batch = ParallelThompsonSampling(model, UNIT, **SMALL, maximize=maximize).generate(
-        10, paths=paths, choices=X
-    )
-    assert torch.equal(batch, X[expected])
 
 
 def test_choices_that_are_known_repeated_or_infeasible_are_passed_over(
@@ -297,24 +254,6 @@ def test_fixed_features_leave_the_trust_region_where_they_are(make_model) -> Non
     best = original_inputs(model)[model.train_targets.argmax()]
     assert (batch[:, 0] == 0.05).all()
     assert ((batch[:, 1] - best[1]).abs() <= 0.05 + 1e-12).all()
-
-
-def test_shrinking_regions_home_in_on_the_maximum() -> None:
-    target = torch.tensor([0.3, 0.6], dtype=torch.float64)
-    X = problems.uniform(8, 2, seed=2)
-    Y = -(X - target).square().sum(1, keepdim=True)
-    region = TrustRegion(2, 4, best_value=Y.max().item())
-    for _ in range(6):
-        model = PathwiseGP(X, Y, num_features=256)
-        model.covar_module.lengthscale = 0.5
-        model.likelihood.noise = 1e-4
-        new = ParallelThompsonSampling(model, UNIT, **SMALL, trust_region=region).generate(4)
-        values = -(new - target).square().sum(1, keepdim=True)
-        X = torch.cat([X, new])
-        Y = torch.cat([Y, values])
-        region = region.update(values)
-    assert Y.max() == region.best_value
-    assert Y.max() > -1e-3
 
 
 def test_rounds_of_candidates_stay_in_the_region_and_change_few_coordinates(make_model) -> None:
