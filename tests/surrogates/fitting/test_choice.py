@@ -317,7 +317,7 @@ def test_an_interrupted_fit_of_a_sample_is_no_worse_than_what_was_given() -> Non
     assert likelihood_of(interrupted_after(steps[-1], "sample")) > likelihood_of(given) + 0.01
 
 
-@pytest.mark.parametrize("method", ["minibatch", "subsets"])
+@pytest.mark.parametrize("method", ["minibatch", "subsets", "iterative"])
 def test_a_prior_that_is_not_finite_leaves_the_model_as_it_was(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

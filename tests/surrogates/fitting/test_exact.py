@@ -128,15 +128,6 @@ def test_too_many_points_are_refused_with_the_remedy() -> None:
         fit_exact(PathwiseGP(problems.uniform(4097, 1), problems.normal(4097, 1)))
 
 
-def test_a_function_within_clusters_is_found() -> None:
-    points, f = problems.two_clusters(60, seed=1)
-    Y = f + 0.01 * problems.normal(60, 1, seed=2)
-    model = fit_exact(PathwiseGP(points, Y, covar_module=problems.rbf(ard_num_dims=2).to(points)))
-    assert (model.covar_module.lengthscale < 1e-3).all()
-    Z, truth = problems.two_clusters(200, seed=3)
-    assert (model.posterior(Z).mean - truth).square().mean().sqrt() < 0.05 * truth.std()
-
-
 def test_lengthscales_that_a_kernel_forbids_are_reported() -> None:
     points, f = problems.two_clusters(60, seed=1)
     with pytest.warns(FineStructureWarning, match=r"must allow shorter .* nats likelier at .*e-05"):

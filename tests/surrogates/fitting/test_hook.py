@@ -85,17 +85,6 @@ def test_many_points_are_not_fitted_by_botorch(fitted: list[SingleTaskGP]) -> No
     assert [id(each) for each in fitted] == [id(model), id(other)]
 
 
-@pytest.mark.slow  # a fit of 5000 points
-def test_five_thousand_points_are_fitted() -> None:
-    X = problems.uniform(5000, 2)
-    model = PathwiseGP(
-        X, torch.sin(6 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(5000, 1, seed=1)
-    )
-    fit_gpytorch_mll(likelihood(model))
-    noise = model.noise.item() * model.outcome_transform.stdvs.item() ** 2
-    assert noise == pytest.approx(0.01, rel=0.3)
-
-
 def test_what_cannot_be_obeyed_is_named(fitted: list[SingleTaskGP]) -> None:
     model = PathwiseGP(X, Y)
     with pytest.raises(

@@ -147,37 +147,6 @@ def test_a_kernel_without_random_features_is_fitted_with_random_signs() -> None:
         fit_iterative(model, num_steps=1, probes="pathwise")
 
 
-def test_an_interruption_keeps_the_last_step() -> None:
-    model = make_model()
-    seen: list[Tensor] = []
-
-    def interrupt(step: int, rise: float) -> None:
-        seen.append(model.covar_module.lengthscale.detach().clone())
-        if step == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fit_iterative(model, callback=interrupt)
-    assert torch.equal(model.covar_module.lengthscale, seen[-1]) and not torch.equal(
-        seen[0], seen[1]
-    )
-
-
-def test_a_gradient_that_is_not_finite_leaves_the_model_as_it_was(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = make_model()
-    before = model.covar_module.lengthscale.detach().clone()
-    monkeypatch.setattr(
-        iterative, "log_prior", lambda model: math.nan * model.covar_module.lengthscale.sum()
-    )
-    with pytest.raises(
-        FloatingPointError, match="The gradient is not finite at step 1; the model is as it was"
-    ):
-        fit_iterative(model)
-    assert torch.equal(model.covar_module.lengthscale, before)
-
-
 class Unsolving(Solver):
     """A solver that solves the systems of so many steps, and leaves the others as they were."""
 
@@ -230,19 +199,3 @@ def test_a_solver_must_be_one() -> None:
         TypeError, match=r"`solver` must be a Solver such as CG\(\) or Auto\(\), got str 'cg'"
     ):
         fit_iterative(make_model(), solver="cg")  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_a_thousand_points_are_fitted_as_by_the_exact_likelihood() -> None:
-    inputs = problems.uniform(1000, 3)
-    targets = torch.sin(6.0 * inputs.sum(1, keepdim=True)) + 0.3 * problems.normal(1000, 1, seed=1)
-
-    def make() -> PathwiseGP:
-        return PathwiseGP(
-            inputs, targets, covar_module=MaternKernel(nu=2.5, ard_num_dims=3).to(inputs)
-        )
-
-    exact = fit_exact(make())
-    ours = fit_iterative(make())
-    assert objective(ours).item() > objective(exact).item() - 5.0
-    assert ours.noise.item() == pytest.approx(exact.noise.item(), rel=0.1)

@@ -1,5 +1,6 @@
 """The exact marginal likelihood of random samples."""
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -92,12 +93,18 @@ def test_bad_settings_are_named() -> None:
     )
 
 
-@pytest.mark.parametrize("n", [300, 180])  # the others judge, or the sample itself
-def test_a_function_within_clusters_is_found(n: int) -> None:
+@pytest.mark.parametrize(
+    ("fitted", "n"),  # where the others judge, or the sample itself, or all
+    [
+        (partial(fit_sample, sample_size=80), 300),
+        (partial(fit_sample, sample_size=80), 180),
+        (fit_exact, 60),
+    ],
+)
+def test_a_function_within_clusters_is_found(fitted: Callable[..., PathwiseGP], n: int) -> None:
     points, f = problems.two_clusters(n, seed=1)
     Y = f + 0.01 * problems.normal(n, 1, seed=2)
-    kernel = problems.rbf(ard_num_dims=2).to(points)
-    model = fit_sample(PathwiseGP(points, Y, covar_module=kernel), sample_size=80)
+    model = fitted(PathwiseGP(points, Y, covar_module=problems.rbf(ard_num_dims=2).to(points)))
     assert (model.covar_module.lengthscale < 1e-3).all()
     Z, truth = problems.two_clusters(200, seed=3)
     assert (model.posterior(Z).mean - truth).square().mean().sqrt() < 0.05 * truth.std()
