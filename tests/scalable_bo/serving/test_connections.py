@@ -61,7 +61,9 @@ def test_there_are_fewer_connections_than_the_process_may_open_files() -> None:
     assert connections.most_connections() < files
 
 
-@pytest.mark.parametrize("url", ["http://192.0.2.1:8765", "http://example.org", None, 3, "host"])
+@pytest.mark.parametrize(
+    "url", ["http://192.0.2.1:8765", "http://example.org", "ftp://host", None, 3, "host"]
+)
 def test_a_token_does_not_travel_in_the_clear(url: object) -> None:
     with pytest.raises(ValueError, match="`url` must begin with http"):
         RemoteStudy(url, token="secret")  # type: ignore[arg-type]

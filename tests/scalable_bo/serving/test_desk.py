@@ -96,20 +96,11 @@ def test_a_told_point_is_given_to_nobody_any_more(desk: Desk, clock: Clock) -> N
     ((id, _),) = ask(desk, 1, "one").points
     clock.now = 11.0
     assert desk.held() == {}  # it waits for the next worker
+    desk.tell([]).result(60)
     desk.tell([Told(id, 1.0)]).result(60)
     assert id not in [other for other, _ in ask(desk, 3, "next").points]
     assert desk.renew([id], "one") == [id]
     assert desk.study.num_observations == 1
-
-
-def test_the_same_again_is_fine_and_another_value_is_refused(desk: Desk) -> None:
-    ((id, _),) = ask(desk, 1).points
-    desk.tell([Told(id, 1.0)]).result(60)
-    desk.tell([Told(id, 1.0)]).result(60)
-    assert desk.were_told([id]) and not desk.were_told([10**6])
-    with pytest.raises(ValueError, match="another value"):
-        desk.tell([Told(id, 2.0)]).result(60)
-    assert desk.study.best_value == 1.0
 
 
 def test_what_was_pending_at_the_start_waits_for_its_worker_and_then_for_any(clock: Clock) -> None:
@@ -168,12 +159,6 @@ def ask_in_spite_of_trouble(desk: Desk) -> Handout | None:
         return ask(desk)
     except UnavailableError:
         return None
-
-
-def test_a_value_that_is_not_finite_is_a_failure_with_a_reason(desk: Desk) -> None:
-    (first, _), (second, _) = ask(desk, 2).points
-    desk.tell([Told(first, math.nan), Told(second, math.nan, None, "broke")]).result(60)
-    assert desk.study.reasons([first, second]) == ["the value is nan", "broke"]
 
 
 class Paced:

@@ -13,20 +13,14 @@ class Notes:
 
     def __init__(self) -> None:
         self.calls: list[list[int]] = []
-        self.noise: list[Any] = []
-        self.reasons: dict[int, str] = {}
         self.after: list[int] = []
         self.may_go_on = threading.Event()
 
-    def tell(
-        self, ids: Any, values: Any, noise: Any = None, reasons: Any = None, seconds: Any = None
-    ) -> None:
+    def tell(self, ids: Any, values: Any, *others: Any) -> None:
         assert self.may_go_on.wait(60)
         if 13.0 in values:
             raise ValueError("unlucky")
         self.calls.append(list(ids))
-        self.noise.append(noise)
-        self.reasons |= reasons
 
 
 def test_what_waits_is_told_in_one_call_and_what_is_wrong_alone_is_refused() -> None:
@@ -69,15 +63,3 @@ def test_who_does_not_wait_any_more_keeps_nobody_else_from_telling() -> None:
     done[3].result(60)
     teller.close()
     assert sorted(notes.after) == [0, 1, 3]
-
-
-def test_variances_and_reasons_go_with_their_points() -> None:
-    notes = Notes()
-    notes.may_go_on.set()
-    teller = Teller(notes.tell, notes.after.extend)
-    teller.tell([Told(0, 1.0, 0.5)]).result(60)
-    teller.tell([Told(1, float("nan"), None, "broke")]).result(60)
-    teller.tell([]).result(60)
-    teller.close()
-    assert notes.noise == [[0.5], None]
-    assert notes.reasons == {1: "broke"}
