@@ -636,11 +636,6 @@ def test_the_command_writes_the_page_of_a_folder(
     assert "is damaged" in cli("report", copied, code=1).err
 
 
-def test_values_of_many_magnitudes_have_a_logarithmic_axis() -> None:
-    content = page.render(snapshot_of([2e4, 3e3, 50.0, 2.0, 0.5], maximize=False))
-    assert ">10</text>" in section(content, "Best so far")
-
-
 def test_the_page_bears_the_name_of_the_study(tmp_path: Path) -> None:
     name = "a <b>long</b> name " + "x" * 80
     with Study(
@@ -709,8 +704,6 @@ def test_a_parameter_that_is_not_active_does_not_act_in_a_contour() -> None:
     assert (panel.x.kind, list(panel.x.labels)) == ("category", ["tree", "net"])
     areas = re.findall(r'<rect class="level" x="(.*?)%"[^>]* width="(.*?)%"', draw(picture))
     assert set(areas) == {("50.00", "50.00")}
-    inactive = snapshot_of([1.0], space=Space(a=Categorical(["x", "y"]), b=Int(1, 3)), mean=None)
-    assert not inactive.beliefs
 
 
 @pytest.mark.parametrize(
@@ -736,7 +729,7 @@ def test_choices_have_the_room_there_is_and_are_whole_under_a_pointer() -> None:
     assert all(f'<li title="{label}">{label}</li>' in drawn for label in long)
     up = views.contour(snapshot_of([1.0, 2.0], space=space), names=["x", "metal"])
     assert up is not None
-    assert ">palladi\u2026".replace("palladi", "palladiu") + f"<title>{long[0]}</title>" in draw(up)
+    assert f">palladiu\u2026<title>{long[0]}</title>" in draw(up)
     assert ">nickel</text>" in draw(up)
 
 

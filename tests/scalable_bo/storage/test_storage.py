@@ -75,7 +75,7 @@ def test_a_second_writer_is_refused_with_the_process_and_the_host_of_the_first(
 
 def test_the_lock_is_freed_when_the_storage_is_closed_or_forgotten(tmp_path: Path) -> None:
     first = SQLiteStorage(tmp_path)
-    with pytest.raises(RuntimeError, match=f"is in use by process {os.getpid()}"):
+    with pytest.raises(RuntimeError, match=f"by process {os.getpid()} .*, this one. Call `close"):
         SQLiteStorage(tmp_path)
     first.close()
     second = SQLiteStorage(tmp_path)

@@ -190,6 +190,16 @@ def test_ripples_that_look_like_noise_are_none() -> None:
     assert result.values[mean.argmin()] > 0.5  # what the best mean would have cost
 
 
+def assert_tells_ripples_from_noise(study: Study, *, ripples: bool) -> None:
+    belief = study._answers._belief(fits=False)
+    assert belief is not None
+    assert float(belief.model.likelihood.noise.detach()) > NEGLIGIBLE_NOISE
+    result = study.result
+    assert (result.best_params == result.best_observed_params) == ripples
+    (data,) = data_sets(deepcopy(belief.model).double().eval())
+    assert (rough_bands(data, data.X)[1] > 0.5) == ripples
+
+
 @pytest.mark.parametrize("scale", [0.0, NOISE])
 def test_a_second_value_beside_the_best_tells_ripples_from_noise(scale: float) -> None:
     study = Study(SPACE, maximize=False, strategy="log-ei", seed=0)
@@ -197,13 +207,7 @@ def test_a_second_value_beside_the_best_tells_ripples_from_noise(scale: float) -
     study.add_data(X, rippled(X) if scale == 0.0 else noisy(X, scale))
     batch = study.ask(2)
     study.tell(batch.ids, rippled(batch.X) if scale == 0.0 else noisy(batch.X, scale))
-    belief = study._answers._belief(fits=False)
-    assert belief is not None
-    assert float(belief.model.likelihood.noise.detach()) > NEGLIGIBLE_NOISE
-    result = study.result
-    assert (result.best_params == result.best_observed_params) == (scale == 0.0)
-    (data,) = data_sets(deepcopy(belief.model).double().eval())
-    assert (rough_bands(data, data.X)[1] > 0.5) == (scale == 0.0)
+    assert_tells_ripples_from_noise(study, ripples=scale == 0.0)
 
 
 @pytest.mark.parametrize("scale", [0.0, NOISE])
@@ -224,13 +228,7 @@ def test_on_a_grid_a_repeated_value_tells_ripples_from_noise(scale: float) -> No
     study.enqueue(space.to_dicts(best))
     batch = study.ask(1)
     study.tell(batch.ids, values(best))
-    belief = study._answers._belief(fits=False)
-    assert belief is not None
-    assert float(belief.model.likelihood.noise.detach()) > NEGLIGIBLE_NOISE
-    result = study.result
-    assert (result.best_params == result.best_observed_params) == (scale == 0.0)
-    (data,) = data_sets(deepcopy(belief.model).double().eval())
-    assert (rough_bands(data, data.X)[1] > 0.5) == (scale == 0.0)
+    assert_tells_ripples_from_noise(study, ripples=scale == 0.0)
 
 
 def test_before_a_surrogate_the_best_value_is_recommended_and_nothing_predicted() -> None:

@@ -208,14 +208,6 @@ def test_a_forked_child_may_read_and_not_write(tmp_path: Path) -> None:
     os.close(writer)
 
 
-def test_a_study_that_this_process_has_open_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    first = make(tmp_path)
-    with pytest.raises(RuntimeError, match="is in use by process .*, this one. Call `close"):
-        make(tmp_path)
-    first.close()
-    make(tmp_path).close()
-
-
 def test_a_closed_study_says_so(tmp_path: Path) -> None:
     study = make(tmp_path)
     batch = study.ask(2)
