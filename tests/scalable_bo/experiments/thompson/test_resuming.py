@@ -171,15 +171,6 @@ def test_finished_rounds_are_not_run_again(tmp_path: Path, monkeypatch: pytest.M
     assert proposed == [(3, TINY.num_initial + 2 * TINY.q)]
 
 
-def test_a_complete_run_is_kept_as_it_was(tmp_path: Path) -> None:
-    run = cell()
-    (first,) = run_in(tmp_path, run)
-    ((again, record, kept),) = run_cells([run], tmp_path)
-    assert kept and again == run
-    assert record == json.loads(json.dumps(first))
-    assert run.describe(record) == run.describe(first)
-
-
 def test_a_rerun_begins_with_the_first_round(tmp_path: Path) -> None:
     run = cell()
     interrupt_after(2, run, tmp_path)
