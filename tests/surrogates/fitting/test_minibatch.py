@@ -78,6 +78,9 @@ def recovered(seeds: range, start: tuple[float, float], **settings: Any) -> tupl
             signal_in_noise(seed, *start),
             batch_size=128,
             generator=torch.Generator().manual_seed(seed),
+            optimizer="sgd",
+            num_batches=1,
+            tolerance=0,
             **settings,
         )
         # Known, and so left alone
@@ -88,15 +91,7 @@ def recovered(seeds: range, start: tuple[float, float], **settings: Any) -> tupl
 
 
 def test_noise_and_signal_are_recovered_within_their_error() -> None:
-    outputscale, noise = recovered(
-        range(3),
-        (5.0, 3.0),
-        sampling="uniform",
-        optimizer="sgd",
-        max_epochs=10,
-        num_batches=1,
-        tolerance=0,
-    )
+    outputscale, noise = recovered(range(3), (5.0, 3.0), sampling="uniform", max_epochs=10)
     # Std over data sets, as measured: 0.065 and 0.9
     assert noise == pytest.approx(1.0, abs=3 * 0.065 / math.sqrt(3))
     assert outputscale == pytest.approx(4.0, abs=3 * 0.9 / math.sqrt(3))
@@ -106,41 +101,9 @@ def test_noise_and_signal_are_recovered_within_their_error() -> None:
 @pytest.mark.parametrize("start", [(5.0, 3.0), (1.0, 2.0), (7.0, 0.5)])
 @pytest.mark.parametrize("sampling", ["uniform", "nearest"])
 def test_recovery_as_published(sampling: Any, start: tuple[float, float]) -> None:
-    outputscale, noise = recovered(
-        range(10),
-        start,
-        sampling=sampling,
-        optimizer="sgd",
-        max_epochs=25,
-        num_batches=1,
-        tolerance=0,
-    )
+    outputscale, noise = recovered(range(10), start, sampling=sampling, max_epochs=25)
     assert noise == pytest.approx(1.0, rel=0.05)
     assert outputscale == pytest.approx(4.0, rel=0.25)
-
-
-@pytest.mark.slow
-def test_the_noise_of_levy_is_learned() -> None:
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.rand(6000, 4, generator=generator, dtype=torch.float64)
-    W = 1 + (20 * inputs - 11) / 4  # inputs on [-10, 10]
-    peaks = (W[:, :-1] - 1) ** 2 * (1 + 10 * torch.sin(math.pi * W[:, :-1] + 1) ** 2)
-    f = (
-        torch.sin(math.pi * W[:, 0]) ** 2
-        + peaks.sum(1)
-        + (W[:, -1] - 1) ** 2 * (1 + torch.sin(2 * math.pi * W[:, -1]) ** 2)
-    )
-    f = math.sqrt(1 - 0.174**2) * (f - f.mean()) / f.std()
-    targets = f + 0.174 * torch.randn(6000, generator=generator, dtype=torch.float64)
-    kernel = problems.scaled(problems.rbf(torch.full((1, 4), 0.3), ard_num_dims=4), 1.0)
-    model = PathwiseGP(
-        inputs,
-        targets.unsqueeze(1),
-        covar_module=kernel,
-        likelihood=gaussian_likelihood(0.2),
-        mean_module=ZeroMean(),
-    )
-    assert fit_minibatch(model).noise.sqrt().item() == pytest.approx(0.174, rel=0.15)
 
 
 def test_a_fit_that_has_settled_stops_before_its_epochs_are_over() -> None:

@@ -21,14 +21,10 @@ def data(n: int = 40, d: int = 2, seed: int = 0) -> tuple[Any, Any]:
     return X, y
 
 
-def test_it_meets_the_conventions_of_scikit_learn() -> None:
-    check_estimator(GPRegressor(optimize=False), on_skip=None)
-
-
-@pytest.mark.slow
+@pytest.mark.parametrize("optimize", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore::surrogates.NoSignalWarning")  # some checks fit noise
-def test_it_meets_them_with_its_defaults() -> None:
-    check_estimator(GPRegressor(), on_skip=None)
+def test_it_meets_the_conventions_of_scikit_learn(optimize: bool) -> None:
+    check_estimator(GPRegressor(optimize=optimize), on_skip=None)
 
 
 def fixed(**settings: Any) -> GPRegressor:
