@@ -1,7 +1,10 @@
-"""The processes that tests start: forked from one server, which has imported what they need."""
+"""The processes that tests start: forked from one server, which has imported what they need, or
+fresh ones.
+"""
 
 import multiprocessing
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
@@ -21,6 +24,17 @@ CONTEXT.set_forkserver_preload(
         "tests.scalable_bo.study.shared_study",
     ]
 )
+
+
+def run_fresh(code: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a folder and a process of its own, which imports the packages of this tree."""
+    return subprocess.run(
+        [sys.executable, *options, "-c", code],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
 
 
 def start_program(out: Path, program: Callable[..., Any], *arguments: Any) -> BaseProcess:

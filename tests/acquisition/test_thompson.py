@@ -3,9 +3,6 @@ and each point high on its own path.
 """
 
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +21,7 @@ from acquisition.candidates import default_proposal_std, original_inputs
 from acquisition.selection import best_first, distinct_best
 from surrogates import PathwiseGP, SamplePaths
 from tests import problems
+from tests.forked import run_fresh
 from tests.pairs import each_pair
 from tests.refusals import assert_refused
 
@@ -296,14 +294,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 @pytest.mark.slow  # two products of a 50 000 × 50 000 kernel matrix with 1001 columns
-def test_a_thousand_paths_of_fifty_thousand_points_fit_in_memory() -> None:
-    root = Path(__file__).parents[2]
-    run = subprocess.run(
-        [sys.executable, "-c", A_THOUSAND_POINTS],
-        cwd=root,
-        env=os.environ | {"PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-    )
+def test_a_thousand_paths_of_fifty_thousand_points_fit_in_memory(tmp_path: Path) -> None:
+    run = run_fresh(A_THOUSAND_POINTS, tmp_path)
     assert run.returncode == 0, run.stderr
     assert int(run.stdout) < 4 * 2**30

@@ -1,9 +1,7 @@
 """The default install: what an extra brings may be absent, and who asks for it is told which."""
 
-import os
 import re
 import subprocess
-import sys
 import tomllib
 from importlib.metadata import requires
 from pathlib import Path
@@ -13,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from scalable_bo._packages import MissingPackageError, is_installed, require
+from tests.forked import run_fresh
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -72,13 +71,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ran(folder: Path) -> subprocess.CompletedProcess[str]:
     """What code did in a folder where no extra is installed."""
-    return subprocess.run(
-        [sys.executable, "-W", "error::ImportWarning", "-c", BLOCKED + STUDY + TABLES + COMMANDS],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    code = BLOCKED + STUDY + TABLES + COMMANDS
+    return run_fresh(code, folder, "-W", "error::ImportWarning")
 
 
 def test_a_study_runs_is_resumed_and_reported_without_any_extra(
@@ -153,6 +147,5 @@ import pytest
 options = ["-m", "gpu", "--collect-only", "-q", "-p", "no:cacheprovider"]
 sys.exit(pytest.main(options))
 """
-    command = [sys.executable, "-c", collect]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    found = run_fresh(collect, ROOT)
     assert found.returncode == 0, found.stdout[-2000:]

@@ -1,25 +1,12 @@
 """The guard against foreign packages that have the names of ours."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from scalable_bo._packages import check_sibling_packages
-
-ROOT = Path(__file__).parents[2]
-
-
-def import_scalable_bo(folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", "import scalable_bo"],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+from tests.forked import run_fresh
 
 
 @pytest.mark.parametrize("file", ["surrogates.py", "surrogates/__init__.py", "acquisition.py"])
@@ -27,7 +14,7 @@ def test_a_foreign_package_in_the_way_is_named(tmp_path: Path, file: str) -> Non
     foreign = tmp_path / file
     foreign.parent.mkdir(exist_ok=True)
     foreign.write_text("raise SystemExit('the foreign module was imported')\n")
-    run = import_scalable_bo(tmp_path)
+    run = run_fresh("import scalable_bo", tmp_path)
     assert run.returncode == 1
     last_line = run.stderr.strip().splitlines()[-1]
     assert last_line.startswith("ImportError: ")
@@ -50,4 +37,4 @@ def test_a_missing_package_is_named() -> None:
 
 def test_our_own_packages_pass(tmp_path: Path) -> None:
     check_sibling_packages("surrogates", "acquisition")
-    assert import_scalable_bo(tmp_path).returncode == 0
+    assert run_fresh("import scalable_bo", tmp_path).returncode == 0

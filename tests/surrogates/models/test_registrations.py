@@ -1,8 +1,5 @@
 """BoTorch's pathwise sampling, on our models: its shapes, our functions, and bounded memory."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -41,6 +38,7 @@ from surrogates import (
 )
 from surrogates.models.registrations import TiledLinearPath
 from tests import problems
+from tests.forked import run_fresh
 from tests.pairs import each_pair
 from tests.surrogates.models.toy_model import D, N, X, settings
 
@@ -428,15 +426,8 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 
 
 @pytest.mark.slow  # a process of its own, and products of a 5000 × 5000 kernel matrix
-def test_memory_does_not_grow_with_paths_times_data() -> None:
-    root = Path(__file__).parents[3]
-    run = subprocess.run(
-        [sys.executable, "-c", MANY_PATHS_OF_MANY_POINTS],
-        cwd=root,
-        env=os.environ | {"PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-    )
+def test_memory_does_not_grow_with_paths_times_data(tmp_path: Path) -> None:
+    run = run_fresh(MANY_PATHS_OF_MANY_POINTS, tmp_path)
     assert run.returncode == 0, run.stderr
     # The kernel between the 2000 points and the data alone would take 80 MB, BoTorch's copies of X
     # 8 GB
