@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.operators.forms import StationaryKernel
 from surrogates.solvers.order import Order
 from surrogates.systems.preconditioners import column_factor
 from surrogates.systems.system import BlockSystem
@@ -136,7 +135,7 @@ class Cells:
         """
         system = self.system
         form = system.stationary
-        if not isinstance(form, StationaryKernel):
+        if form is None:
             return lambda held, others: system.columns(others)[held]
 
         def likeness(held: Tensor, others: Tensor) -> Tensor:

@@ -1,14 +1,13 @@
 """Stochastic gradient descent on the primal objective, with the noise in the regulariser."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from surrogates import checks
 from surrogates.functions.features import RandomFeatures
-from surrogates.operators.forms import StationaryKernel
 from surrogates.solvers.epochs import AveragedDescent, EpochMonitor
 from surrogates.solvers.run import IterativeSolver, Start
 from surrogates.systems.system import LinearSystem
@@ -110,7 +109,7 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
         return None
 
     def epochs_per_step(self, system: LinearSystem, num_columns: int) -> float:
-        exact = 0 if system.blocks is not None or _has_features(system) else system.n
+        exact = 0 if system.blocks is not None or system.stationary is not None else system.n
         return (self._batch_size(system.num_data) + exact) / system.num_data
 
     def _batch_size(self, n: int) -> int:
@@ -182,7 +181,7 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
             projected_noise: (m, s) K_ZX Σ⁻¹ ε with inducing points.
         """
         relative = _relative_precision(system, len(rhs))
-        by_rows = projected_noise is None and not _has_features(system)
+        by_rows = projected_noise is None and system.stationary is None
         if by_rows:
             gradient = torch.zeros_like(point)
         elif projected_noise is None:
@@ -215,11 +214,11 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
         """Return Φ Φᵀ M, an unbiased estimate of the kernel between the points of the unknowns
         times M, for fresh features Φ; the product itself, of kernels that have none.
         """
-        if not _has_features(system):
+        if system.stationary is None:
             return system.kernel_matmul(M)
         X = system.points
         features = RandomFeatures.draw(
-            cast(StationaryKernel, system.stationary),
+            system.stationary,
             X.shape[1],
             self.num_features,
             weighted=False,
@@ -240,10 +239,6 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
 
     def describe(self, state: SGDState) -> str:
         return state.describe(state.first_step)
-
-
-def _has_features(system: LinearSystem) -> bool:
-    return isinstance(system.stationary, StationaryKernel)
 
 
 def _relative_precision(system: LinearSystem, num_rows: int) -> Tensor:

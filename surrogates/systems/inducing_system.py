@@ -16,11 +16,10 @@ from surrogates import checks, memory
 from surrogates.operators.kernel_matrix import Tiled, kernel_operator
 from surrogates.operators.linalg import stable_cholesky, times_inverse_transpose
 from surrogates.operators.tiles import spans, tile_side
-from surrogates.systems.kernel import WithKernel
-from surrogates.systems.system import Regression, Rows, Targets
+from surrogates.systems.system import LinearSystem, Regression, Rows, Targets
 
 
-class InducingSystem(WithKernel):
+class InducingSystem(LinearSystem):
     """The system A W = B of the weights on m inducing points Z: the least squares fit of K_XZ w to
     the data, regularised by K_ZZ,
 

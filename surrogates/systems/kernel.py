@@ -10,37 +10,11 @@ import torch
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.operators.forms import StationaryKernel
 from surrogates.operators.kernel_matrix import KernelOperator, Tiled
-from surrogates.systems.system import BlockSystem, LinearSystem, Regression, Rows, Targets
+from surrogates.systems.system import BlockSystem, Regression, Rows, Targets
 
 
-class WithKernel(LinearSystem):
-    """A system, as far as it follows from ``kernel``, that between its unknowns' points."""
-
-    kernel: KernelOperator
-
-    @property
-    def points(self) -> Tensor:
-        return self.kernel.tiles.X1
-
-    @property
-    def stationary(self) -> StationaryKernel | None:
-        return self.kernel.tiles.stationary
-
-    @property
-    def largest_entry(self) -> Tensor:
-        return self.kernel.diagonal().max()
-
-    def fingerprint(self) -> list[Tensor]:
-        return [*self.kernel.fingerprint(), self.noise]
-
-    def kernel_matmul(self, W: Tensor) -> Tensor:
-        self.entries += self.n**2
-        return self.kernel @ W
-
-
-class KernelSystem(WithKernel, BlockSystem):
+class KernelSystem(BlockSystem):
     """The system H W = B with H = K + Σ; n² entries are one epoch.
 
     Args:

@@ -7,7 +7,7 @@ B (n, s) right-hand sides, W (n, s) unknowns.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -166,6 +166,7 @@ class LinearSystem(ABC):
         like: of the arithmetic's dtype and device.
 
     Attributes:
+        kernel: K between the points of the unknowns, a ``KernelOperator``.
         n: the number of unknowns.
         entries: kernel entries used so far in products and evaluations.
         entries_per_epoch: those between all data and all unknowns: what one pass over the data
@@ -176,6 +177,8 @@ class LinearSystem(ABC):
     Raises:
         ValueError: if the noise is not positive and finite, or of the wrong shape.
     """
+
+    kernel: Any
 
     def __init__(self, rows: Rows, num_data: int, noise: Tensor | float, like: Tensor):
         self._begin(rows, num_data, torch.as_tensor(noise, dtype=like.dtype, device=like.device))
@@ -214,14 +217,14 @@ class LinearSystem(ABC):
         """What one product with the matrix uses."""
 
     @property
-    @abstractmethod
     def points(self) -> Tensor:
         """The points of the unknowns that are held here."""
+        return self.kernel.tiles.X1
 
     @property
-    @abstractmethod
-    def stationary(self) -> object:
+    def stationary(self) -> Any:
         """The closed form of the kernel, a ``StationaryKernel``; ``None`` if it has none."""
+        return self.kernel.tiles.stationary
 
     @property
     def blocks(self) -> "BlockSystem | None":
@@ -229,9 +232,9 @@ class LinearSystem(ABC):
         return None
 
     @property
-    @abstractmethod
     def largest_entry(self) -> Tensor:
         """The largest diagonal entry of K over the points of the unknowns, a scalar."""
+        return self.kernel.diagonal().max()
 
     @property
     def smallest_noise(self) -> Tensor:
@@ -257,9 +260,10 @@ class LinearSystem(ABC):
     def __matmul__(self, W: Tensor) -> Tensor:
         """Return the matrix times W (n, s)."""
 
-    @abstractmethod
     def kernel_matmul(self, W: Tensor) -> Tensor:
         """Return K W, K between the points of the unknowns."""
+        self.entries += self.n**2
+        return self.kernel @ W
 
     @abstractmethod
     def kernel_rows(self, index: Tensor) -> Tensor:
@@ -285,9 +289,9 @@ class LinearSystem(ABC):
         """
         return None
 
-    @abstractmethod
     def fingerprint(self) -> list[Tensor]:
         """Return what tells the system from others."""
+        return [*self.kernel.fingerprint(), self.noise]
 
 
 class BlockSystem(LinearSystem):
