@@ -5,7 +5,6 @@ index). For counts, and any real vectors, it is the form by scalar products, whi
 definite.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,29 +40,6 @@ def tanimoto(products: Tensor, first: Tensor, second: Tensor) -> Tensor:
     union = first + second - products
     both_zero = union == 0.0  # otherwise at least half of ‖x‖² + ‖z‖²
     return torch.where(both_zero, 1.0, products / torch.where(both_zero, 1.0, union))
-
-
-@dataclass(frozen=True)
-class TanimotoForm:
-    """A Tanimoto kernel, perhaps in ``ScaleKernel``, reduced to its closed form.
-
-    Attributes:
-        outputscale: scalar tensor.
-        active_dims: the columns of the fingerprint; ``None`` for all.
-    """
-
-    outputscale: Tensor
-    active_dims: Tensor | None
-
-    def active(self, X: Tensor) -> Tensor:
-        """Return the columns of the fingerprint among those of X."""
-        return X if self.active_dims is None else X[:, self.active_dims]
-
-    def scattered(self, gradient: Tensor, X: Tensor) -> Tensor:
-        """Return a gradient in the columns of the fingerprint as one in X."""
-        if self.active_dims is None:
-            return gradient
-        return torch.zeros_like(X).index_add_(1, self.active_dims.to(X.device), gradient)
 
 
 def squared_lengths(X: Tensor) -> Tensor:

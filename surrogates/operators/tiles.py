@@ -20,7 +20,7 @@ from surrogates import memory
 from surrogates.operators import cuda, native
 from surrogates.operators.forms import PROFILES, StationaryKernel, composed, kind_of, unscaled
 from surrogates.operators.linalg import matmul
-from surrogates.operators.tanimoto import TanimotoForm, TanimotoKernel, squared_lengths
+from surrogates.operators.tanimoto import TanimotoKernel, squared_lengths
 
 Index = slice | Tensor
 ALL = slice(None)
@@ -48,7 +48,7 @@ class KernelTiles(ABC):
             return StationaryTiles(stationary, X1, X2)
         outputscale, base = unscaled(kernel)
         if type(base) is TanimotoKernel and not base.batch_shape:
-            return TanimotoTiles(TanimotoForm(outputscale, kernel.active_dims), X1, X2)
+            return TanimotoTiles(outputscale, kernel.active_dims, X1, X2)
         return ComposedTiles.of_parts(kernel, X1, X2) or GenericTiles(kernel, X1, X2)
 
     @abstractmethod
@@ -101,6 +101,13 @@ class KernelTiles(ABC):
     def stationary(self) -> StationaryKernel | None:
         """The closed form of the kernel, ``None`` where its own evaluation is used."""
         return None
+
+    def _of_all_columns(self, gradient: Tensor, columns: Tensor | None) -> Tensor:
+        """Return a gradient in some ``columns`` of X1, or in all if ``None``, as one in X1."""
+        if columns is None:
+            return gradient
+        whole = gradient.new_zeros(len(gradient), self.X1.shape[1])
+        return whole.index_add_(1, columns.to(gradient.device), gradient)
 
     def fused_matmul(self, W: Tensor) -> Tensor | None:
         """Return k(X1, X2) @ W by one kernel of the device; ``None`` where it has none for this."""
@@ -225,11 +232,7 @@ class StationaryTiles(KernelTiles):
     def _in_units(self, values: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Return sums of κ, and gradients in scaled inputs, as sums of k and gradients in X1."""
         gradient = self.outputscale * (gradient / self.lengthscale)
-        columns = self.kernel.active_dims
-        if columns is not None:
-            whole = gradient.new_zeros(len(gradient), self.X1.shape[1])
-            gradient = whole.index_add_(1, columns.to(gradient.device), gradient)
-        return self.outputscale * values, gradient
+        return self.outputscale * values, self._of_all_columns(gradient, self.kernel.active_dims)
 
     def rows(self, i: Index) -> KernelTiles:
         return self._restricted(self.X1[i], self.X2, ScaledPoints(self.left.X[i]), self.right)
@@ -390,21 +393,23 @@ class TanimotoTiles(KernelTiles):
     """Tiles of a Tanimoto kernel: one matrix product ⟨x, z⟩, and one elementwise pass.
 
     Args:
-        squares: ‖x‖² of X1 (m,) and X2 (n,), of the fingerprint's columns; computed if ``None``.
+        columns: of the fingerprint; ``None`` for all.
+        squares: ‖x‖² of X1 (m,) and X2 (n,), of these columns; computed if ``None``.
     """
 
     def __init__(
         self,
-        form: TanimotoForm,
+        outputscale: Tensor,
+        columns: Tensor | None,
         X1: Tensor,
         X2: Tensor,
         squares: tuple[Tensor, Tensor] | None = None,
     ):
         super().__init__(X1, X2)
-        self.form = form
-        self.outputscale = form.outputscale.to(X2)
-        self.L = form.active(X1)
-        self.R = form.active(X2)
+        self.outputscale = outputscale.to(X2)
+        self.active_dims = columns
+        self.L = self._active(X1)
+        self.R = self._active(X2)
         self.squares = (
             (squared_lengths(self.L), squared_lengths(self.R)) if squares is None else squares
         )
@@ -422,8 +427,8 @@ class TanimotoTiles(KernelTiles):
         weights = weights / union.square()
         gradient = matmul(weights * (products + union), self.R[j])
         gradient -= 2.0 * (weights * products).sum(1, keepdim=True) * self.L[i]
-        return self.outputscale * values, self.outputscale * self.form.scattered(
-            gradient, self.X1[i]
+        return self.outputscale * values, self._of_all_columns(
+            self.outputscale * gradient, self.active_dims
         )
 
     def _parts(self, i: Index, j: Index) -> tuple[Tensor, Tensor]:
@@ -436,26 +441,29 @@ class TanimotoTiles(KernelTiles):
             union = union.masked_fill(both_zero, 1.0)
         return products, union
 
+    def _active(self, X: Tensor) -> Tensor:
+        return X if self.active_dims is None else X[:, self.active_dims]
+
+    def _of(self, X1: Tensor, X2: Tensor, *squares: tuple[Tensor, Tensor]) -> KernelTiles:
+        return TanimotoTiles(self.outputscale, self.active_dims, X1, X2, *squares)
+
     def rows(self, i: Index) -> KernelTiles:
-        first, second = self.squares
-        return TanimotoTiles(self.form, self.X1[i], self.X2, (first[i], second))
+        return self._of(self.X1[i], self.X2, (self.squares[0][i], self.squares[1]))
 
     def columns(self, j: Index) -> KernelTiles:
-        first, second = self.squares
-        return TanimotoTiles(self.form, self.X1, self.X2[j], (first, second[j]))
+        return self._of(self.X1, self.X2[j], (self.squares[0], self.squares[1][j]))
 
     def between(self, X1: Tensor) -> KernelTiles:
-        x = self.form.active(X1)
-        return TanimotoTiles(self.form, X1, self.X2, (squared_lengths(x), self.squares[1]))
+        return self._of(X1, self.X2, (squared_lengths(self._active(X1)), self.squares[1]))
 
     def diagonal(self) -> Tensor:
         return self.outputscale.repeat(len(self.X1))
 
     def transposed(self) -> KernelTiles:
-        return TanimotoTiles(self.form, self.X2, self.X1, self.squares[::-1])
+        return self._of(self.X2, self.X1, self.squares[::-1])
 
     def to(self, dtype: torch.dtype) -> KernelTiles:
-        return TanimotoTiles(self.form, self.X1.to(dtype), self.X2.to(dtype))
+        return self._of(self.X1.to(dtype), self.X2.to(dtype))
 
 
 class GenericTiles(KernelTiles):
