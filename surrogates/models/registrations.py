@@ -270,9 +270,7 @@ def _update_weights(
         part.reshape(-1, system.n).T for part in (target_values, values, noise_draw)
     )
     num_means = misfits.shape[1]
-    targets = Targets(
-        torch.cat([misfits, values], 1), torch.cat([torch.zeros_like(misfits), noise_draw], 1)
-    )
+    targets = Targets.of(misfits, values, noise_draw)
     solver = model.solver if model.solver is not None else default_solver(system.n)
     model.solution = solver.solve(
         system,

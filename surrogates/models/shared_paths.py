@@ -117,7 +117,8 @@ def shared_paths(
         like=X,
     )
     solver = SketchAndProject.asap() if solver is None else solver
-    both = shared_targets(system, targets - mean(X), prior(X).T, generator)
+    misfit = (targets - mean(X)).unsqueeze(1)
+    both = shared_targets(system, misfit, prior(X).T, generator)
     solution = solver.solve(
         system, **solve_arguments(system, both, solver), generator=generator, callback=callback
     )

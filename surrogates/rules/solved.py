@@ -100,10 +100,7 @@ class SolvedRule(Rule):
         values = prior_values(prior, X).T
         std = data.noise.sqrt().unsqueeze(-1)
         noise = std * balanced_normal(values / std, generator)
-        targets = Targets(
-            torch.cat([residuals, values], dim=1),
-            torch.cat([torch.zeros_like(residuals), noise], dim=1),
-        )
+        targets = Targets.of(residuals, values, noise)
         if precise:
             targets = targets.to(system.dtype)
         initial = None if precise else _initial(system, residuals, wanted)
@@ -121,7 +118,7 @@ class SolvedRule(Rule):
             mean_weights=mean_weights,
             prior_mean=data.mean_module,
         )
-        return (settled(paths, X) if X.dtype == torch.float32 else paths), solution
+        return settled(paths, X), solution
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,12 +154,11 @@ class AllData(SolvedRule):
         _require_memory(X, wanted.num_paths)
         noise = data.noise[rows] if data.noise.ndim else data.noise
         system = DistributedKernelSystem(data.kernel, X, noise)
-        misfit = data.y[rows] - data.mean_module(X)
-        initial = _initial(system, misfit.unsqueeze(1), wanted)
-        values = prior_values(prior, X).T
-        targets = shared_targets(system, misfit, values, generator)
+        misfit = (data.y[rows] - data.mean_module(X)).unsqueeze(1)
+        initial = _initial(system, misfit, wanted)
+        targets = shared_targets(system, misfit, prior_values(prior, X).T, generator)
         arguments = solve_arguments(system, targets, solver)
-        del targets, values
+        del targets
         solution = solver.solve(
             system, **arguments, initial=initial, generator=generator, callback=wanted.callback
         )
@@ -175,10 +171,7 @@ class AllData(SolvedRule):
             mean_weights=mean_weights,
             prior_mean=data.mean_module,
         )
-        if X.dtype == torch.float32:
-            lost = system.rows.agree(loses_in_float32(paths, data.X))
-            paths = paths.summed_in(torch.float64 if lost else torch.float32)
-        return paths, solution
+        return settled(paths, data.X, system.rows.agree), solution
 
     def covariance(self, data: DataSet, paths: SamplePaths) -> Covariance:
         return Solved(data.kernel, data.X, partial(self._inverse, data))
@@ -212,17 +205,14 @@ def shared_targets(
     whoever holds it draws the same.
 
     Args:
-        misfit: (n_r,) y − μ(X) of this process's rows.
+        misfit: (n_r, 1) y − μ(X) of this process's rows.
         values: (n_r, s) the prior functions there.
         generator: in the same state in all processes.
     """
     std = system.noise.sqrt().unsqueeze(-1)
     draws = system.rows.normal(values.shape[1], generator, like=values)
     noise = std * balanced_rows(values / std, draws, system.rows.product)
-    first = misfit.unsqueeze(1)
-    return Targets(
-        torch.cat([first, values], dim=1), torch.cat([torch.zeros_like(first), noise], dim=1)
-    )
+    return Targets.of(misfit, values, noise)
 
 
 def _initial(system: LinearSystem, misfit: Tensor, wanted: Draw) -> Tensor | None:
@@ -288,11 +278,14 @@ def prior_values(prior: PriorPaths, X: Tensor) -> Tensor:
     return prior.summed_in(torch.float64)(X)
 
 
-def settled(paths: SamplePaths, X: Tensor) -> SamplePaths:
-    """Return ``paths`` of float32 data X (n, d) summed in float64, if float32 sums would lose them;
-    in float32 otherwise.
+def settled(paths: SamplePaths, X: Tensor, agree: Callable[[bool], bool] = bool) -> SamplePaths:
+    """Return ``paths`` of data X (n, d), of float32 data summed in float64 if float32 sums would
+    lose them, which processes ``agree`` on, and in float32 otherwise.
     """
-    return paths.summed_in(torch.float64 if loses_in_float32(paths, X) else torch.float32)
+    if X.dtype != torch.float32:
+        return paths
+    is_lost = agree(loses_in_float32(paths, X))
+    return paths.summed_in(torch.float64 if is_lost else torch.float32)
 
 
 def loses_in_float32(

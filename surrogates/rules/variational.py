@@ -89,7 +89,7 @@ class Variational(Rule):
             mean_weights=torch.linalg.solve_triangular(L.T, c.unsqueeze(1), upper=True),
             prior_mean=data.mean_module,
         )
-        return (settled(paths, data.X) if Z.dtype == torch.float32 else paths), None
+        return settled(paths, data.X), None
 
     def covariance(self, data: DataSet, paths: SamplePaths) -> FiniteRank:
         """Return a(·)ᵀ R Rᵀ a(·), what the inducing values explain of the covariance;
