@@ -6,7 +6,7 @@ taken: logarithms of what is above 0.
 """
 
 import math
-from collections.abc import Iterator
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -22,6 +22,7 @@ from surrogates.rules.hyperparameters import (
     Coordinates,
     ModelT,
     StepCallback,
+    batches,
     data_of_parts,
     log_prior,
 )
@@ -90,7 +91,8 @@ def fit_minibatch(
     _check(batch_size, sampling, optimizer, max_epochs, num_batches, learning_rate, tolerance)
     n = len(data_of_parts(model)[1])
     m = min(batch_size, n)
-    b = _num_minibatches(n, m, max_epochs) if num_batches is None else min(num_batches, n)
+    b = max(1, min(64, max_epochs * n // (m * 2000))) if num_batches is None else num_batches
+    b = min(b, n)
     num_steps = max(1, math.ceil(max_epochs * n / (m * b)))
     generator = torch.Generator().manual_seed(0) if generator is None else generator
 
@@ -103,12 +105,13 @@ def fit_minibatch(
         if optimizer == "adam"
         else _SGD(coordinates.value, rate * m / _scales(gp, m))
     )
-    draws = _draws(n, 1 if sampling == "nearest" else m, b, generator)
+    # Of one permutation of the data, subsets are disjoint
+    subsets = batches(n, 1 if sampling == "nearest" else m, generator, X.device)
     neighbours = Neighbours(X, gp.covar_module) if sampling == "nearest" else None
     progress = _Progress(tolerance)
     try:
         for step in range(1, num_steps + 1):
-            drawn = next(draws).to(X.device)
+            drawn = torch.stack(list(islice(subsets, b)))
             index = drawn if neighbours is None else neighbours.of(X[drawn.squeeze(1)], m)
             nll = _descent_direction(gp, index, step)
             coordinates.pull_gradient()
@@ -127,10 +130,6 @@ def fit_minibatch(
         coordinates.write()
         gp.write_to(model)
     return model
-
-
-def _num_minibatches(n: int, m: int, max_epochs: int) -> int:
-    return max(1, min(64, max_epochs * n // (m * 2000)))
 
 
 def _descent_direction(gp: BatchedGP, index: Tensor, step: int) -> float:
@@ -229,19 +228,6 @@ def _scales(gp: BatchedGP, m: int) -> Tensor:
     learned = [p for p in gp.parameters() if p.requires_grad]
     scales = [3.0 * math.log(m) if id(p) in exponential else float(m) for p in learned]
     return torch.cat([p.new_full((p.numel(),), s) for p, s in zip(learned, scales, strict=True)])
-
-
-def _draws(n: int, size: int, b: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield b random subsets (b, size) of n data at a time, for ever;
-    those of one permutation are disjoint.
-    """
-    waiting = torch.empty(0, size, dtype=torch.int64, device="cpu")
-    while True:
-        while len(waiting) < b:
-            order = torch.randperm(n, generator=generator, device=generator.device).cpu()
-            waiting = torch.cat([waiting, order[: n - n % size].reshape(-1, size)])
-        yield waiting[:b]
-        waiting = waiting[b:]
 
 
 def _check(

@@ -159,7 +159,13 @@ class Stages:
         try:
             yield clock
         except KeyboardInterrupt as error:
-            self._interrupted(name, clock(), error)
+            if self._best is None:
+                stage = Stage(name, clock(), note="interrupted; its best so far")
+            else:
+                self._back()
+                stage = Stage(name, clock(), accepted=False, note="interrupted")
+            self.account = self.account.with_stage(stage, interrupted=True)
+            error.add_note(f"The model has the hyperparameters of {self.account.chosen!r}.")
             raise
         except FAILURES as error:
             self.failure = error
@@ -188,16 +194,6 @@ class Stages:
         over_noise = paired_difference(density, self._evidence.white)
         mean = density.mean().item()
         self._note(Stage(name, seconds, mean, over_noise, over_best, accepted, note))
-
-    def _interrupted(self, name: str, seconds: float, error: KeyboardInterrupt) -> None:
-        """Go back to the best stage before, if there is one, and say so."""
-        if self._best is None:
-            stage = Stage(name, seconds, note="interrupted; its best so far")
-        else:
-            self._back()
-            stage = Stage(name, seconds, accepted=False, note="interrupted")
-        self.account = self.account.with_stage(stage, interrupted=True)
-        error.add_note(f"The model has the hyperparameters of {self.account.chosen!r}.")
 
     def _settle(self, accepted: bool, density: Tensor) -> None:
         if accepted:

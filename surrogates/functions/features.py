@@ -6,7 +6,6 @@ where a linear kernel takes part, amplitudes a(X) (n, F/2).
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -108,8 +107,8 @@ class RandomFeatures(Features):
             points = None if points is None else embedding(points)
         source = WaveSource(dim, like, normal, generator, weighted, points=points, inner=inner)
         waves = source.draw(kernel, half)
-        others = (waves.amplitudes, waves.modulations, embedding)
-        return cls(waves.frequencies, waves.weights.sqrt(), *others)
+        scale = waves.weights.sqrt()
+        return cls(waves.frequencies, scale, waves.amplitudes, waves.modulations, embedding)
 
     @property
     def num_features(self) -> int:
@@ -183,19 +182,16 @@ class RandomFeatures(Features):
             values[group] = waves.sum(-1)
         return values, gradient
 
-    def _each(self, change: Callable[[Any], Any]) -> "RandomFeatures":
-        """Return the same of parts that are changed."""
-        frequencies = change(self.frequencies)
-        return RandomFeatures(
-            frequencies,
-            change(self.scale),
-            tuple(map(change, self.amplitudes)),
-            tuple(map(change, self.modulations)),
-            self.embedding.to(frequencies),
+    def to(self, place: memory.Place) -> Self:
+        frequencies = self.frequencies.to(place)
+        return replace(
+            self,
+            frequencies=frequencies,
+            scale=self.scale.to(place),
+            amplitudes=tuple(part.to(place) for part in self.amplitudes),
+            modulations=tuple(part.to(place) for part in self.modulations),
+            embedding=self.embedding.to(frequencies),
         )
-
-    def to(self, place: memory.Place) -> "RandomFeatures":
-        return self._each(lambda part: part.to(place))
 
     def _are_native(self, X: Tensor, W: Tensor) -> bool:
         """Whether compiled code evaluates the waves, and their sums with such weights."""

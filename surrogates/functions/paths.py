@@ -12,33 +12,17 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from botorch.models.transforms.outcome import ChainedOutcomeTransform, OutcomeTransform, Standardize
 from botorch.posteriors.posterior import Posterior
 from torch import Tensor
 
-from surrogates import checks, memory
+from surrogates import checks
 from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
 from surrogates.operators.expressions import kernel_values
 from surrogates.operators.linalg import stable_cholesky
-
-
-class Functions(Protocol):
-    """s functions that can be evaluated everywhere, together or each at points of its own."""
-
-    def __call__(self, X: Tensor) -> Tensor: ...
-
-    def each(self, X: Tensor) -> Tensor: ...
-
-    def part(self, functions: slice) -> Self: ...
-
-    def scaled(self, factors: Tensor) -> Self: ...
-
-    def summed_in(self, dtype: torch.dtype) -> Self: ...
-
-    def to(self, place: memory.Place) -> Self: ...
 
 
 class Units(NamedTuple):
@@ -115,7 +99,7 @@ class SamplePaths:
         input_transform: applied to X first; ``None`` for none.
     """
 
-    prior: Functions | None
+    prior: Any
     data: Basis
     weights: Tensor
     mean_weights: Tensor

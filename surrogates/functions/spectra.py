@@ -386,11 +386,9 @@ class WaveSource:
             product = replace(product, ratios=ratios.clamp_max(LARGEST_RATIO))
         return product
 
-    def _rbf(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
-        return self._isotropic(math.inf, kernel.lengthscale, columns, tails)
-
     def _matern(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
-        return self._isotropic(kernel.nu, kernel.lengthscale, columns, tails)
+        nu = getattr(kernel, "nu", math.inf)  # of RBF
+        return self._isotropic(nu, kernel.lengthscale, columns, tails)
 
     def _isotropic(self, nu: float, lengthscale: Tensor, columns: Tensor, tails: Tensor) -> Waves:
         """Return waves of a Matérn kernel or, with ν = ∞, of an RBF kernel.
@@ -643,7 +641,7 @@ def _hamming(
 
 
 FORMS |= {
-    RBFKernel: KernelForm(("ard_num_dims",), WaveSource._rbf, has_tails=True),
+    RBFKernel: KernelForm(("ard_num_dims",), WaveSource._matern, has_tails=True),
     MaternKernel: KernelForm(("nu", "ard_num_dims"), WaveSource._matern, has_tails=True),
     RQKernel: KernelForm(("ard_num_dims",), WaveSource._rational_quadratic, has_tails=True),
     CosineKernel: KernelForm((), WaveSource._cosine, of_one_input=True),

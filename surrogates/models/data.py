@@ -211,8 +211,15 @@ def forget_caches(kernel: Kernel) -> None:
 def frozen_kernel(kernel: Kernel) -> Kernel:
     """Return a copy of ``kernel`` whose parameters take no gradients."""
     forget_caches(kernel)
-    constant = {id(part): part.detach().clone() for part in kernel.buffers()}
-    return deepcopy(kernel, constant).requires_grad_(False)
+    return detached_copy(kernel).requires_grad_(False)
+
+
+def detached_copy(module: Any) -> Any:
+    """Return a copy of a module, or of ``None``, that no longer follows the model; what it holds
+    may depend on data with a graph, which nothing copies.
+    """
+    buffers = [] if module is None else module.buffers()
+    return deepcopy(module, {id(part): part.detach().clone() for part in buffers})
 
 
 def kernel_of_batch(kernel: Kernel, index: tuple[int, ...]) -> Kernel:

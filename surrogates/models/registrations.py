@@ -28,11 +28,11 @@ from gpytorch.likelihoods import HadamardGaussianLikelihood, _GaussianLikelihood
 from gpytorch.models import ExactGP
 from linear_operator.operators import ConstantDiagLinearOperator, DiagLinearOperator, LinearOperator
 from torch import Size, Tensor
-from torch.nn import Module
 
 from surrogates import memory
 from surrogates.functions.features import PriorPaths, RandomFeatures
 from surrogates.functions.paths import BatchPaths, SamplePaths
+from surrogates.models.data import detached_copy
 from surrogates.models.pathwise import PathwiseGP
 from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
 from surrogates.operators.kernel_matrix import kernel_operator
@@ -188,7 +188,7 @@ def _draw_prior(
         W.T.reshape(*sample_shape, -1),
         bias_module=deepcopy(model.mean_module).requires_grad_(False),
         input_transform=deepcopy(getattr(model, "input_transform", None)),
-        output_transform=_copy(get_output_transform(model)),
+        output_transform=detached_copy(get_output_transform(model)),
     )
 
 
@@ -321,16 +321,3 @@ def _is_batch(model: PathwiseGP) -> bool:
 def _generator() -> torch.Generator:
     """Return a generator seeded by the global one."""
     return torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
-
-
-def _copy(transform: Module | None) -> Module | None:
-    """Return a copy that no longer follows the model; what it holds may depend on targets with a
-    graph, which nothing copies.
-    """
-    return (
-        None
-        if transform is None
-        else deepcopy(
-            transform, {id(buffer): buffer.detach().clone() for buffer in transform.buffers()}
-        )
-    )

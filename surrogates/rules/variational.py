@@ -12,7 +12,7 @@ give, in standardised units,
 import math
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gpytorch
 import torch
@@ -96,8 +96,7 @@ class Variational(Rule):
         of the paths they explain a(·)ᵀ v.
         """
         L, _, R = self.posterior(data)
-        prior: Any = paths.prior  # which they have
-        values = torch.cholesky_solve(prior(self.points).T.to(L), L).to(paths.weights)
+        values = torch.cholesky_solve(paths.prior(self.points).T.to(L), L).to(paths.weights)
         root = torch.linalg.solve_triangular(L.T, R, upper=True).to(paths.weights)
         return FiniteRank(paths.data, root, explained=paths.weights - paths.mean_weights + values)
 

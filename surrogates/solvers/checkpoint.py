@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -66,17 +66,6 @@ class Checkpoint:
             raise ValueError("`every_seconds` or `every_steps` must be given, got None for both.")
 
 
-class Processes(Protocol):
-    """The processes that keep their parts of a solve together, as ``Rows`` of a system do."""
-
-    rank: int
-    size: int
-
-    def least(self, number: int) -> int: ...
-
-    def agree(self, decision: bool) -> bool: ...
-
-
 class Saved(Mapping[str, Any]):
     """The parts in a file, of which a tensor is read when it is asked for: the solve that takes
     them holds its own already.
@@ -115,11 +104,11 @@ class Keeper:
     """Saves the parts of one solve, and finds them again.
 
     Args:
-        rows: of the system.
+        rows: the ``Rows`` of the system, which know the other processes.
         key: tells this solve from others.
     """
 
-    def __init__(self, checkpoint: Checkpoint, rows: Processes, key: str):
+    def __init__(self, checkpoint: Checkpoint, rows: Any, key: str):
         self.checkpoint = checkpoint
         self.rows = rows
         self.folder = Path(checkpoint.folder)

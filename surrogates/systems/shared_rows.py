@@ -7,7 +7,6 @@ Notation: process r of p holds n_r consecutive ones of n rows.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
-from itertools import pairwise
 from typing import Self
 
 import torch
@@ -55,12 +54,16 @@ class SharedRows(Rows):
     def split(self, number: int) -> Self:
         """Return ``number`` other rows, of which every process holds an equal share."""
         part = copy(self)
-        ends = [rank * number // self.size for rank in range(self.size + 1)]
         part.n = number
-        part.counts = [stop - start for start, stop in pairwise(ends)]
+        part.counts = self._widths(number)
         part.num_held = part.counts[self.rank]
-        part.start = ends[self.rank]
+        part.start = share(number, self.rank, self.size).start
         return part
+
+    def _widths(self, number: int) -> list[int]:
+        """Return the sizes of the processes' shares of ``number`` rows or columns."""
+        parts = (share(number, rank, self.size) for rank in range(self.size))
+        return [own.stop - own.start for own in parts]
 
     def norm(self, R: Tensor) -> Tensor:
         squares = torch.linalg.vector_norm(R, dim=0, dtype=torch.float64).square()
@@ -118,10 +121,7 @@ class SharedRows(Rows):
 
         All send each other their parts, chunk by chunk, n_r s (p − 1)/p numbers each.
         """
-        widths = [
-            own.stop - own.start
-            for own in (share(W.shape[1], rank, self.size) for rank in range(self.size))
-        ]
+        widths = self._widths(W.shape[1])
         own = widths[self.rank]
         if self.size == 1:
             return W
