@@ -120,7 +120,9 @@ class Search:
         Raises:
             ValueError: if none is found.
         """
-        draws = self._draws(generator)
+        draws = map(self.draw, repeat(generator))
+        if self.feasible.rounding is not None:
+            draws = map(self.feasible.rounding, draws)
         if self.feasible.constrained:
             draws = map(self.feasible.candidates, repeat(draws))
         return draws
@@ -151,12 +153,6 @@ class Search:
         changed = torch.rand(self.num_candidates, d, **like) < self.num_perturbed / d
         one = torch.randint(d, (self.num_candidates, 1), **like)
         return torch.where(changed.scatter(1, one, True).to(self.X.device), candidates, base)
-
-    def _draws(self, generator: torch.Generator) -> Iterator[Tensor]:
-        rounding = self.feasible.rounding
-        while True:
-            candidates = self.draw(generator)
-            yield candidates if rounding is None else rounding(candidates)
 
 
 def model_list(model: Any) -> tuple[PathwiseGP, ...]:

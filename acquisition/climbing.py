@@ -55,15 +55,7 @@ def climb(
     U = torch.cat([torch.rand(num_uniform, d, **like).to(around), *near]).clamp(0.0, 1.0)
     U = U[torch.randperm(len(U), generator=generator, device=generator.device).to(U.device)]
     candidates = _inside(_from_cube(U, feasible), feasible)
-    starts = screen(function, candidates.chunk(num_starts)).squeeze(0)
-    options = {"maxiter": max_iterations, "maxls": max_evaluations}
-    return best_first(*_ascended(function, starts, feasible, options))
-
-
-def _ascended(
-    function: FunctionOfPoints, starts: Tensor, feasible: FeasibleSet, options: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """Return local maxima (1, k, d) from starts (k, d), and their values (1, k)."""
+    starts = screen(function, candidates.chunk(num_starts)).transpose(0, 1)
 
     def values_at(U: Tensor) -> Tensor:
         return function.of_points(_from_cube(U, feasible).squeeze(1))
@@ -71,14 +63,14 @@ def _ascended(
     # BoTorch shows what a line search that ends early says whatever the filters are
     with warnings.catch_warnings(record=True), with_one_blas_thread():
         U, values = gen_candidates_scipy(
-            _to_cube(starts, feasible).unsqueeze(1),
+            _to_cube(starts, feasible),
             values_at,  # type: ignore[arg-type]
             lower_bounds=0.0,
             upper_bounds=1.0,
-            options=options,
+            options={"maxiter": max_iterations, "maxls": max_evaluations},
         )
     points = _inside(_from_cube(U, feasible), feasible)
-    return points.transpose(0, 1), values.unsqueeze(0)
+    return best_first(points.transpose(0, 1), values.unsqueeze(0))
 
 
 def _to_cube(X: Tensor, feasible: FeasibleSet) -> Tensor:

@@ -123,7 +123,7 @@ class FeasibleSet:
         """Return which of the points X (..., d) lie in the box and meet the constraints that have a
         formula: (...).
         """
-        inside = self._in_box(X)
+        inside = ((self.bounds[0] <= X) & (self.bounds[1] >= X)).all(-1)
         for a, b in zip(*self.inequalities, strict=True):
             inside = inside & (X @ a >= b)
         for a, b in zip(*self.equalities, strict=True):
@@ -131,15 +131,6 @@ class FeasibleSet:
         for g in self.nonlinear:
             inside = inside & (_each(g, X) >= 0)
         return inside
-
-    def _in_box(self, X: Tensor) -> Tensor:
-        lower, upper = self.bounds
-        if X.numel():
-            # Mostly all of them are, which is quick to see
-            rows = X.reshape(-1, X.shape[-1])
-            if bool(((rows.amin(0) >= lower) & (rows.amax(0) <= upper)).all()):
-                return torch.ones(X.shape[:-1], dtype=torch.bool, device=X.device)
-        return ((lower <= X) & (upper >= X)).all(-1)
 
     def nearby(self, X: Tensor, num_sweeps: int = 100) -> Tensor:
         """Move infeasible points X (..., d) to the feasible set by cyclic projections; some may

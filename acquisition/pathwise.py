@@ -91,19 +91,22 @@ class PathwiseThompsonSampling(thompson_sampling.PathwiseThompsonSampling):
         return self.paths.each(points).T.reshape(X.shape[:-1])
 
     def _draw(self, batch_size: int) -> None:
-        num_pending = 0 if self.X_pending is None else len(self.X_pending)
         self.batch_size = batch_size
-        self.paths = _functions(self, batch_size, self._num_redraws + num_pending)
-        self._drawn_from = (num_pending, *(model._state_key().frozen() for model in self.models))
+        self.paths = _functions(self, batch_size, self._num_redraws + self._num_pending)
+        keys = (model._state_key().frozen() for model in self.models)
+        self._drawn_from = (self._num_pending, *keys)
+
+    @property
+    def _num_pending(self) -> int:
+        return 0 if self.X_pending is None else len(self.X_pending)
 
     def _is_fresh(self) -> bool:
         num_pending, *keys = self._drawn_from
         for model in self.models:
             model.eval()
-        same = all(
+        return num_pending == self._num_pending and all(
             model._state_key().matches(key) for model, key in zip(self.models, keys, strict=True)
         )
-        return same and num_pending == (0 if self.X_pending is None else len(self.X_pending))
 
 
 class PathwiseMaxPosteriorSampling(MaxPosteriorSampling):

@@ -243,13 +243,12 @@ class ParallelThompsonSampling:
             own = shares("q", q)
             rows = SharedRows(own.stop - own.start, self.bounds.device)
         self._check_bounds()
-        seed = self.models[0].seed if self.seed is None else self.seed
         known = self._known_points(X_pending)
         if choices is not None:
             choices = self._usable(q, self._points("choices", choices), self.feasible_set, known)
         elif self.feasible_set.constrained:  # found to have points before the paths are drawn
-            next(self._search(None).rounds(torch.Generator().manual_seed(seed)))
-        generator = torch.Generator().manual_seed(seed)
+            next(self._search(None).rounds(self._generator()))
+        generator = self._generator()
         part, sign = self._functions(rows, paths, generator)
         functions = SharedFunctions(part, rows) if self.shared else part
         search = self._search(part)
@@ -306,9 +305,7 @@ class ParallelThompsonSampling:
         self._check_bounds()
         known = self._known_points(X_pending)
         parts = read_parts(pool, self.bounds)
-        generator = torch.Generator().manual_seed(
-            self.models[0].seed if self.seed is None else self.seed
-        )
+        generator = self._generator()
         functions, sign = self._functions(Rows(q), paths, generator)
         total = getattr(pool, "num_rows", None)
 
@@ -325,6 +322,10 @@ class ParallelThompsonSampling:
             repeats=self.repeats,
             after_part=report,
         )
+
+    def _generator(self) -> torch.Generator:
+        seed = self.models[0].seed if self.seed is None else self.seed
+        return torch.Generator().manual_seed(seed)
 
     def _functions(
         self, rows: Rows, paths: Paths | Sequence[Paths] | None, generator: torch.Generator
@@ -499,7 +500,7 @@ class ParallelThompsonSampling:
         return {
             "q": q,
             **numbers,
-            "seed": self.models[0].seed if self.seed is None else self.seed,
+            "seed": self._generator().initial_seed(),
             "proposal_std": None if std is None else std.tolist(),
             "bounds": self.bounds.tolist(),
             "paths": "none" if paths is None else "given",
