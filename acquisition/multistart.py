@@ -91,8 +91,7 @@ class SharedFunctions:
         """Return function i at its own points ``X[i]``: (s, k), for X (s, k, d); differentiable
         once.
         """
-        values: Tensor = _Each.apply(X, self)
-        return values
+        return _Each.apply(X, self)
 
 
 class _Each(torch.autograd.Function):

@@ -194,6 +194,13 @@ def batch_of_points(X: Tensor, batch_shape: tuple[int, ...]) -> None:
         )
 
 
+def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Return whether ``shape`` broadcasts to ``target``."""
+    return len(shape) <= len(target) and all(
+        a in (1, b) for a, b in zip(shape[::-1], target[::-1], strict=False)
+    )
+
+
 def inputs_and_targets(train_X: Any, train_Y: Any) -> tuple[Tensor, Tensor]:
     """Return X (*batch, n, d) and Y (*batch, n, m) if they are finite,
     of equal batch and length, dtype and device.

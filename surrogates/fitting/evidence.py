@@ -18,7 +18,7 @@ from surrogates import memory
 from surrogates.fitting.batched import BatchedGP, log_normal
 from surrogates.fitting.neighbours import APPROXIMATION, EXACT_UP_TO_DIM, Neighbours
 from surrogates.rules.hyperparameters import training_data
-from surrogates.rules.limits import INFERRED_NOISE, lengthscale_limits, resolution
+from surrogates.rules.limits import INFERRED_NOISE, RESOLUTION, lengthscale_limits
 
 NEEDED = 2.0  # standard errors by which one model must predict better than another to replace it
 
@@ -125,7 +125,7 @@ class Evidence:
         looseness = 0.0 if Z.shape[1] <= EXACT_UP_TO_DIM else APPROXIMATION
         distance, found = cKDTree(Z).query(Z[own], k=min(farther + 1, len(Z)), eps=looseness)
         order = np.argsort(distance[:, 1], kind="stable")
-        order = order[distance[order, 1] > resolution()]
+        order = order[distance[order, 1] > RESOLUTION]
         order = order[: max(fewest, len(order) // 2)]
         if not len(order):
             return torch.empty(0, dtype=torch.bool, device="cpu"), 0.0

@@ -91,8 +91,7 @@ def fit_sample(
         if not restart:
             best = search.maximise(best, index, maxiter=30, ftol=1e-5)
         else:
-            starts = _Starts(search)
-            best = starts.best_of(apart(best), index[:1], order[m : 2 * m].to(X.device))
+            best = _best_of(search, apart(best), index[:1], order[m : 2 * m].to(X.device))
             if s > 1:
                 best = search.maximise(best, index)
     except KeyboardInterrupt:
@@ -117,75 +116,73 @@ def _fit_by_botorch(model: ModelT, rows: Tensor, callback: StepCallback | None) 
     return model.eval()
 
 
-class _Starts:
-    """The optima that a search reaches from two starts, and which of them predicts better.
-
-    Args:
-        fewest_others: data outside of the sample that can judge.
-        needed: nats by which the second start must be better, judged by them.
+def _best_of(
+    search: Search, given: BatchedGP, index: Tensor, others: Tensor, fewest_others: int = 200
+) -> BatchedGP:
+    """Return the optimum of the data ``index`` (1, m), of those that a search reaches from its
+    starts, that best predicts ``others`` (r,), or the sample itself where these are too few.
     """
+    variance = given.y[index].var().item()
+    noisy = smooth_start(given, variance)
+    if noisy is None or not variance > 0:
+        return search.maximise(given, index)
+    best = search.maximise(noisy, index)
+    judges = others if len(others) >= fewest_others else index.flatten()
+    if not _explains(best, index, judges):
+        best = _better(search, given, best, index, judges)
+    finer = search.likeliest(best, finer_starts(given, given.X[index[0]], variance), index)
+    return best if finer is best else _better(search, finer, best, index, judges)
 
-    def __init__(self, search: Search, fewest_others: int = 200, needed: float = 2.0):
-        self._search = search
-        self._fewest_others = fewest_others
-        self._needed = needed
 
-    def best_of(self, given: BatchedGP, index: Tensor, others: Tensor) -> BatchedGP:
-        """Return the model of the data ``index`` (1, m) that best predicts ``others`` (r,)."""
-        variance = given.y[index].var().item()
-        noisy = smooth_start(given, variance)
-        if noisy is None or not variance > 0:
-            return self._search.maximise(given, index)
-        best = self._search.maximise(noisy, index)
-        judges = others if len(others) >= self._fewest_others else index.flatten()
-        if not self._explains(best, index, judges):
-            best = self._better(given, best, index, judges)
-        finer = self._search.likeliest(
-            best, finer_starts(given, given.X[index[0]], variance), index
-        )
-        return best if finer is best else self._better(finer, best, index, judges)
+def _explains(gp: BatchedGP, index: Tensor, judges: Tensor) -> bool:
+    """Return whether ``gp`` leaves little noise, and predicts better than noise would."""
+    white = log_normal(gp.y[judges], gp.y[index].mean(), gp.y[index].var())
+    gain, error = paired_difference(_predicted(gp, index, judges), white)
+    little = LITTLE_NOISE * gp.y[index].var().item()
+    return gp.likelihood.noise.mean() < little and gain > NEEDED * error
 
-    def _explains(self, gp: BatchedGP, index: Tensor, judges: Tensor) -> bool:
-        """Return whether ``gp`` leaves little noise, and predicts better than noise would."""
-        white = log_normal(gp.y[judges], gp.y[index].mean(), gp.y[index].var())
-        gain, error = paired_difference(self._predict(gp, index, judges), white)
-        little = LITTLE_NOISE * gp.y[index].var().item()
-        return gp.likelihood.noise.mean() < little and gain > NEEDED * error
 
-    def _better(
-        self, start: BatchedGP, best: BatchedGP, index: Tensor, judges: Tensor
-    ) -> BatchedGP:
-        """Return the optimum from ``start`` if it predicts the ``judges`` better, or ``best``."""
-        try:
-            other = self._search.maximise(start, index)
-        except FloatingPointError:  # no likelihood at these hyperparameters
-            return best
-        finally:
-            self._search.best = best
-        if not torch.equal(judges, index.flatten()):
-            gain = self._joint(other, index, judges) - self._joint(best, index, judges)
-            return other if gain > self._needed else best
-        predicted = self._predict(best, index, judges)
-        gain, error = paired_difference(self._predict(other, index, judges), predicted)
-        return other if gain > NEEDED * error else best
+def _better(
+    search: Search,
+    start: BatchedGP,
+    best: BatchedGP,
+    index: Tensor,
+    judges: Tensor,
+    needed: float = 2.0,  # nats, of other data jointly
+) -> BatchedGP:
+    """Return the optimum from ``start`` if it predicts the ``judges`` better, or ``best``."""
+    try:
+        other = search.maximise(start, index)
+    except FloatingPointError:  # no likelihood at these hyperparameters
+        return best
+    finally:
+        search.best = best
+    if not torch.equal(judges, index.flatten()):
+        joint = [_joint(gp, index, judges) for gp in (other, best)]
+        return other if joint[0] - joint[1] > needed else best
+    predicted = _predicted(best, index, judges)
+    gain, error = paired_difference(_predicted(other, index, judges), predicted)
+    return other if gain > NEEDED * error else best
 
-    @torch.no_grad()
-    def _joint(self, gp: BatchedGP, index: Tensor, others: Tensor) -> float:
-        """Return the joint log density of the data ``others`` (r,) given the sample ``index``
-        (1, m), in nats: the errors of smooth explanations are correlated, which that of every datum
-        alone does not see.
-        """
-        both = torch.cat([index, others.unsqueeze(0)], 1)
-        nll = [gp.negative_log_likelihood(data).item() for data in (index, both)]
-        return nll[0] - nll[1]
 
-    @torch.no_grad()
-    def _predict(self, gp: BatchedGP, index: Tensor, judges: Tensor) -> Tensor:
-        """Return the log densities (r,) of the data ``judges``: given the sample ``index`` (1, m),
-        or each given the others if they are the sample.
-        """
-        if torch.equal(judges, index.flatten()):
-            return gp.leave_one_out(index).flatten()
-        judges = judges.unsqueeze(0)
-        mean, variance = gp.predict(gp.X[judges], index)
-        return log_normal(gp.y[judges], mean, variance + gp.noise(judges)).squeeze(0)
+@torch.no_grad()
+def _joint(gp: BatchedGP, index: Tensor, others: Tensor) -> float:
+    """Return the joint log density of the data ``others`` (r,) given the sample ``index`` (1, m),
+    in nats: the errors of smooth explanations are correlated, which that of every datum alone does
+    not see.
+    """
+    both = torch.cat([index, others.unsqueeze(0)], 1)
+    nll = [gp.negative_log_likelihood(data).item() for data in (index, both)]
+    return nll[0] - nll[1]
+
+
+@torch.no_grad()
+def _predicted(gp: BatchedGP, index: Tensor, judges: Tensor) -> Tensor:
+    """Return the log densities (r,) of the data ``judges``: given the sample ``index`` (1, m), or
+    each given the others if they are the sample.
+    """
+    if torch.equal(judges, index.flatten()):
+        return gp.leave_one_out(index).flatten()
+    judges = judges.unsqueeze(0)
+    mean, variance = gp.predict(gp.X[judges], index)
+    return log_normal(gp.y[judges], mean, variance + gp.noise(judges)).squeeze(0)

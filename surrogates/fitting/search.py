@@ -24,7 +24,7 @@ from torch.nn import Module
 from surrogates import memory
 from surrogates.fitting.batched import BatchedGP
 from surrogates.rules.hyperparameters import Coordinates, StepCallback, learned_elsewhere, log_prior
-from surrogates.rules.limits import INFERRED_NOISE, LONGEST, lengthscale_limits, resolution
+from surrogates.rules.limits import INFERRED_NOISE, LONGEST, RESOLUTION, lengthscale_limits
 
 LITTLE_NOISE = 0.1  # a share that leaves nothing for a second start to explain
 GAIN_ON_NOISE = 0.5  # nats that one hyperparameter gains there, on average: χ²_1 / 2
@@ -331,7 +331,7 @@ def _distance_of_neighbours(X: Tensor) -> float:
     width = X.amax(0) - X.amin(0)
     Z = X / torch.where(width > 0, width, 1.0)
     distance = torch.cdist(Z, Z, compute_mode="donot_use_mm_for_euclid_dist")
-    distance.masked_fill_(distance <= resolution(), math.inf)  # itself, and duplicates
+    distance.masked_fill_(distance <= RESOLUTION, math.inf)  # itself, and duplicates
     return distance.amin(1).quantile(0.25).item()
 
 

@@ -183,8 +183,7 @@ def _handed(kernel: Kernel, X: Tensor) -> Tensor:
     try:
         evaluated.forward(X, X[:1])
     except _Handed as handed:
-        points: Tensor = handed.args[0]
-        return points
+        return handed.args[0]
     raise ValueError(f"A {type(kernel).__name__} does not call its {type(inner).__name__}.")
 
 
@@ -347,8 +346,7 @@ class WaveSource:
         if kernel in self.inner:
             part, made = self.inner[kernel]
             return self._called(part, made.to(columns.device), tails)
-        found: Waves = form_of(kernel).waves(self, kernel, columns, tails)  # type: ignore[misc]
-        return found
+        return form_of(kernel).waves(self, kernel, columns, tails)  # type: ignore[misc]
 
     def _product(self, kernel: ProductKernel, columns: Tensor, tails: Tensor) -> Waves:
         parts = [

@@ -271,9 +271,7 @@ def check_kernel(
         )
     expected = train_X.shape[:-2] + (train_Y.shape[-1:] if train_Y.shape[-1] > 1 else ())
     own = kernel.batch_shape
-    if len(own) > len(expected) or any(
-        size not in (1, wanted) for size, wanted in zip(own[::-1], expected[::-1], strict=False)
-    ):
+    if not checks.broadcasts(own, expected):
         raise ValueError(
             "`covar_module` must have no batch shape or that of the data and outputs,"
             f" {tuple(expected)}, got {tuple(own)}."

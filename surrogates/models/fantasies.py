@@ -300,7 +300,7 @@ def imagined(
         ("noise", () if noise is None else noise.shape[:-2]),
         ("the model", seen),
     ):
-        if not _broadcasts(batch, Y.shape[:-2]):
+        if not checks.broadcasts(batch, Y.shape[:-2]):
             raise ValueError(
                 "`Y` must have a batch shape that the one of"
                 f" {name if ' ' in name else f'`{name}`'}, {tuple(batch)}, broadcasts to, got"
@@ -333,13 +333,6 @@ def outputs_last(
             )
         inputs = inputs[..., 0, :, :]
     return inputs, targets.mT, None if noise is None else noise.mT
-
-
-def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Return whether ``shape`` broadcasts to ``target``."""
-    return len(shape) <= len(target) and all(
-        a in (1, b) for a, b in zip(shape[::-1], target[::-1], strict=False)
-    )
 
 
 def _of_data_set(tensor: Tensor, index: tuple[int, ...]) -> Tensor:

@@ -476,8 +476,7 @@ class FreshGP(SingleTaskGP):
         """The training inputs before the input transform."""
         if not self._has_transformed_inputs:
             return self.train_inputs[0]
-        original: Tensor = self._original_train_inputs  # type: ignore[assignment]
-        return original
+        return self._original_train_inputs  # type: ignore[return-value]
 
     def _set_transformed_inputs(self) -> None:
         with self._building:

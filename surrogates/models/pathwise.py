@@ -402,8 +402,7 @@ class PathwiseGP(FreshGP):
         if self._is_exact:
             with as_given():
                 given = {} if noise is None else {"noise": noise}
-                conditioned: Self = super().condition_on_observations(X, Y, **given, **kwargs)  # type: ignore[assignment]
-                return conditioned
+                return super().condition_on_observations(X, Y, **given, **kwargs)
         if isinstance(Y, Tensor) and Y.ndim > 2 and Y.shape[:-2] != self.batch_shape:
             return FantasyGP(self, *imagined(self, X, Y, noise))
         shape = (*self.batch_shape, -1, self.num_outputs)

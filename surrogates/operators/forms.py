@@ -371,8 +371,7 @@ def _of_main_effects(kernel: Kernel, X: Tensor) -> Tensor:
     if X.requires_grad:  # the closed forms have no gradient in the points
         return _evaluated(kernel, X)
     lengthscale = kernel.base_kernel.lengthscale.reshape(-1)
-    K: Tensor = _MainEffectsCovariance.apply(X, lengthscale, kernel.outputscale)
-    return K
+    return _MainEffectsCovariance.apply(X, lengthscale, kernel.outputscale)
 
 
 def _stationary(profile: str, active_dims: Tensor | None, kernel: Kernel, X: Tensor) -> Tensor:
@@ -384,8 +383,7 @@ def _stationary(profile: str, active_dims: Tensor | None, kernel: Kernel, X: Ten
         kernel = kernel.base_kernel
     X = X if active_dims is None else X[..., active_dims]
     lengthscale = kernel.lengthscale.reshape(-1)
-    K: Tensor = _StationaryCovariance.apply(X, lengthscale, outputscale, profile)
-    return K
+    return _StationaryCovariance.apply(X, lengthscale, outputscale, profile)
 
 
 def _is_of_main_effects(kernel: Kernel) -> bool:
@@ -415,8 +413,7 @@ class _StationaryCovariance(torch.autograd.Function):
         d2.diagonal(dim1=-2, dim2=-1).zero_()
         ctx.save_for_backward(Z, d2, lengthscale, outputscale)
         ctx.profile = profile
-        K: Tensor = PROFILES[profile].value(d2, outputscale)
-        return K
+        return PROFILES[profile].value(d2, outputscale)
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[None, Tensor | None, Tensor | None, None]:
@@ -464,8 +461,7 @@ def gaussian_nll(K: Tensor, r: Tensor) -> Tensor:
     """Return −log N(r; 0, K) (b,) for K (b, m, m) and r (b, m), differentiable once; ∞ where a
     matrix is not finite or not positive definite to within its own trace.
     """
-    value: Tensor = _GaussianNLL.apply(K, r)
-    return value
+    return _GaussianNLL.apply(K, r)
 
 
 def batched_cholesky(K: Tensor) -> Tensor:

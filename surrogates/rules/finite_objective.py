@@ -67,8 +67,7 @@ class Objective:
 
     @property
     def _scale(self) -> Tensor:
-        scale: Tensor = self.model.covar_module.outputscale.sqrt()
-        return scale
+        return self.model.covar_module.outputscale.sqrt()
 
     @property
     def noise(self) -> Tensor:

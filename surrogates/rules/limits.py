@@ -16,6 +16,9 @@ from surrogates.operators.forms import leaves
 
 # Likelihoods whose noise variances are inferred from the data
 INFERRED_NOISE = (GaussianLikelihood, HadamardGaussianLikelihood)
+# The distance, in ranges of the inputs, up to which points are one: its square is lost where a
+# likelihood computes squared distances from squares, in float64
+RESOLUTION = math.sqrt(torch.finfo(torch.float64).eps)
 LONGEST = 1e3  # times the range of an input: the kernel no longer depends on it
 
 
@@ -47,13 +50,6 @@ def lengthscale_limits(kernel: Kernel, X: Tensor) -> list[tuple[Kernel, Tensor, 
             shortest, longest = shortest.min(), longest.max()
         limits.append((part, shortest.expand_as(own), longest.expand_as(own)))
     return limits
-
-
-def resolution() -> float:
-    """Return the distance, in ranges of the inputs, up to which points are one: its square is lost
-    where a likelihood computes squared distances from squares, in float64.
-    """
-    return math.sqrt(torch.finfo(torch.float64).eps)
 
 
 @torch.no_grad()
@@ -164,5 +160,5 @@ def parts_with_lengthscales(kernel: Kernel, dim: int) -> list[tuple[Kernel, Tens
 
 def _gap(column: Tensor, width: Tensor) -> Tensor:
     gaps = column.sort().values.diff()
-    positive = gaps[gaps > resolution() * width]
+    positive = gaps[gaps > RESOLUTION * width]
     return positive.median() if len(positive) else column.new_ones(())

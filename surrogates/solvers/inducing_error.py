@@ -105,10 +105,6 @@ class InducingError(Judge):
             self.system.entries += self._precise.entries - before
         return product
 
-    def _relative(self, columns: Tensor, gaps: Tensor) -> Tensor:
-        norms = torch.linalg.vector_norm(self.rhs[:, columns], dim=0)
-        return torch.linalg.vector_norm(gaps, dim=0) / torch.where(norms > 0, norms, 1.0)
-
     @cached_property
     def _precise(self) -> InducingSystem:
         return self.system.precise()

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -69,10 +69,12 @@ class Watch(ABC):
     """Estimates the errors of a solve's columns.
 
     Attributes:
+        rhs: B, or some rows of it.
         scale: (s,) factors by which the columns given to ``look`` have been multiplied.
         epochs_per_look: what a look uses, where that is as much as a product.
     """
 
+    rhs: Any
     scale: Tensor
     epochs_per_look: float = 0.0
 
@@ -97,6 +99,10 @@ class Watch(ABC):
         """Return the relative residuals, (c,), of columns whose weights are exact but for D (n, c),
         the part that rounding has removed.
         """
+
+    def _relative(self, columns: Tensor | slice, gaps: Tensor) -> Tensor:
+        norms = torch.linalg.vector_norm(self.rhs[:, columns], dim=0)
+        return torch.linalg.vector_norm(gaps, dim=0) / torch.where(norms > 0, norms, 1.0)
 
 
 class Judge(Watch):
@@ -175,10 +181,6 @@ class ResidualRows(Watch):
     def rounded(self, columns: Tensor, D: Tensor) -> Tensor:
         product = self._double.rows_matmul(self.index, D)
         return self._relative(columns, product / self.scale[columns])
-
-    def _relative(self, columns: Tensor | slice, gaps: Tensor) -> Tensor:
-        norms = torch.linalg.vector_norm(self.rhs[:, columns], dim=0)
-        return torch.linalg.vector_norm(gaps, dim=0) / torch.where(norms > 0, norms, 1.0)
 
     @cached_property
     def _double(self) -> BlockSystem:

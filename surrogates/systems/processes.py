@@ -111,17 +111,17 @@ def share(number: int, rank: int, size: int) -> slice:
     return slice(rank * number // size, (rank + 1) * number // size)
 
 
-def bytes_of_first(message: bytes | None, group: dist.ProcessGroup | None = None) -> bytes | None:
+def bytes_of_first(message: bytes | None) -> bytes | None:
     """Return the first process's message, or ``None``, to all.
 
     Raises:
         ConnectionError: if another process ended, or was not heard of in time.
     """
-    rank, size = place(group)
+    rank, size = place(None)
     if size == 1:
         return message
-    device = _message_device(group)
-    with contact(rank, size, group) as send:
+    device = _message_device()
+    with contact(rank, size, None) as send:
         length = torch.tensor(0 if message is None else len(message), device=device)
         send(dist.broadcast, length, group_src=0).wait()
         if not length:
@@ -134,18 +134,18 @@ def bytes_of_first(message: bytes | None, group: dist.ProcessGroup | None = None
     return data.cpu().numpy().tobytes()
 
 
-def of_all(numbers: Sequence[int], group: dist.ProcessGroup | None = None) -> list[list[int]]:
+def of_all(numbers: Sequence[int]) -> list[list[int]]:
     """Return every process's numbers, of which each gives as many, to all.
 
     Raises:
         ConnectionError: if another process ended, or was not heard of in time.
     """
-    rank, size = place(group)
+    rank, size = place(None)
     if size == 1:
         return [list(numbers)]
-    found = torch.zeros(size, len(numbers), dtype=torch.long, device=_message_device(group))
+    found = torch.zeros(size, len(numbers), dtype=torch.long, device=_message_device())
     found[rank] = torch.tensor(numbers, device="cpu")
-    with contact(rank, size, group) as send:
+    with contact(rank, size, None) as send:
         send(dist.all_reduce, found).wait()
     return found.tolist()
 
@@ -170,9 +170,8 @@ def require_same(values: Mapping[str, Any]) -> None:
             )
 
 
-def _message_device(group: dist.ProcessGroup | None) -> torch.device:
-    """Return the device by which messages to the group go."""
-    return torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+def _message_device() -> torch.device:
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from surrogates import PathwiseGP, fit_exact, fit_sample
 from surrogates.fitting.batched import BatchedGP
-from surrogates.fitting.sample import _Starts
-from surrogates.fitting.search import LITTLE_NOISE, Search
+from surrogates.fitting.sample import _joint
+from surrogates.fitting.search import LITTLE_NOISE
 from surrogates.rules.hyperparameters import training_data
 from surrogates.rules.limits import LONGEST
 from tests import problems
@@ -53,10 +53,9 @@ def test_a_second_start_is_tried_where_much_is_left_as_noise() -> None:
 def test_starts_are_judged_by_the_joint_density_of_others_given_the_sample() -> None:
     model = PathwiseGP(X, CLEAR + NOISE)
     X_all, y = training_data(model)
-    starts = _Starts(Search(None))
     sample = torch.arange(150)
     others = torch.arange(150, N)
-    ours = starts._joint(BatchedGP(model), sample.unsqueeze(0), others)
+    ours = _joint(BatchedGP(model), sample.unsqueeze(0), others)
     with torch.no_grad():
         mean = model.mean_module(X_all)
         H = model.covar_module(X_all).to_dense() + model.noise * torch.eye(N, dtype=X.dtype)
