@@ -40,7 +40,7 @@ from surrogates.functions.spectra import Embedding, NoFeaturesError
 from surrogates.functions.tasks import TaskKernel
 from surrogates.operators.forms import StationaryKernel
 from surrogates.rules.data_set import DataSet
-from surrogates.rules.inducing_points import check_choice, choose_inducing_points
+from surrogates.rules.inducing_points import INDUCING_METHODS, choose_inducing_points
 from surrogates.rules.limits import INFERRED_NOISE, noise_at
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.solver import Solver
@@ -314,9 +314,18 @@ def place_inducing_points(
     Several outputs share them; distances are in lengthscales of the first.
 
     Raises:
-        TypeError, ValueError: as :func:`check_choice`.
+        TypeError, ValueError: naming what does not fit.
     """
-    check_choice(inducing_points, method, train_X)
+    if train_X.ndim != 2:
+        raise ValueError(
+            "`train_X` must have shape (n, d) for a model of inducing points, got"
+            f" {tuple(train_X.shape)}. Build a model for each data set, or a PathwiseGP."
+        )
+    if isinstance(inducing_points, Tensor):
+        checks.valid_inducing_points(inducing_points, "train_X", train_X)
+    else:
+        checks.positive_int("inducing_points", inducing_points)
+    checks.one_of("inducing_method", method, INDUCING_METHODS)
     model.eval()  # the training inputs are then the transformed ones
     if isinstance(inducing_points, Tensor):
         Z = model.transform_inputs(inducing_points).detach().clone()

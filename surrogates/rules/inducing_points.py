@@ -44,25 +44,6 @@ def choose_inducing_points(
     return k_means(X, m, generator, lengthscale=lengthscale)
 
 
-def check_choice(inducing_points: Tensor | int, method: str, train_X: Tensor) -> None:
-    """Require what a model of one data set takes as inducing points: Z (m, d) in the units of
-    ``train_X``, or their number and a method.
-
-    Raises:
-        TypeError, ValueError: naming what does not fit.
-    """
-    if train_X.ndim != 2:
-        raise ValueError(
-            "`train_X` must have shape (n, d) for a model of inducing points, got"
-            f" {tuple(train_X.shape)}. Build a model for each data set, or a PathwiseGP."
-        )
-    if isinstance(inducing_points, Tensor):
-        checks.valid_inducing_points(inducing_points, "train_X", train_X)
-    else:
-        checks.positive_int("inducing_points", inducing_points)
-    checks.one_of("inducing_method", method, INDUCING_METHODS)
-
-
 def random_subset(X: Tensor, m: int, generator: torch.Generator) -> Tensor:
     """Return m of the points X (n, d), distinct rows uniformly drawn."""
     _check(X, m)

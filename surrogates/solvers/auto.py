@@ -144,17 +144,10 @@ class Auto(GoalSolver):
         choice = self.choose(system, num_columns, None, True)
         return isinstance(choice.solver, Cholesky)
 
-    def inverse(
-        self,
-        system: LinearSystem,
-        num_columns: int,
-        *,
-        seed: int,
-        what: str,
-        otherwise: Solver | None = None,
-    ) -> Apply:
-        chosen = self.choose(system, num_columns).solver
-        return chosen.inverse(system, num_columns, seed=seed, what=what, otherwise=self)
+    def kept(
+        self, system: LinearSystem, num_columns: int, generator: torch.Generator
+    ) -> Solver | Apply:
+        return self.choose(system, num_columns).solver.kept(system, num_columns, generator)
 
     def _candidates(
         self, system: BlockSystem, num_columns: int, probe: SpectrumModel, tolerance: float

@@ -65,7 +65,7 @@ class CG(IterativeSolver[LinearSystem, Apply, CGState]):
         """
         return cls(**{"preconditioner": PivotedCholesky(100), "tolerance": 0.01, **settings})
 
-    def kept(self, system: LinearSystem, generator: torch.Generator) -> Self:
+    def kept(self, system: LinearSystem, num_columns: int, generator: torch.Generator) -> Self:
         if self.preconditioner is None:
             return self
         return replace(

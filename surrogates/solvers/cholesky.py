@@ -73,15 +73,7 @@ class Cholesky(Solver):
             error,
         )
 
-    def inverse(
-        self,
-        system: LinearSystem,
-        num_columns: int,
-        *,
-        seed: int,
-        what: str,
-        otherwise: Solver | None = None,
-    ) -> Apply:
+    def kept(self, system: LinearSystem, num_columns: int, generator: torch.Generator) -> Apply:
         L, factor, _ = _factorised(system.precise())
         return lambda B: substituted(L, factor, B.to(factor)).to(B)
 

@@ -393,15 +393,7 @@ class Solver(ABC):
         """
         return False
 
-    def inverse(
-        self,
-        system: LinearSystem,
-        num_columns: int,
-        *,
-        seed: int,
-        what: str,
-        otherwise: "Solver | None" = None,
-    ) -> Apply:
+    def inverse(self, system: LinearSystem, num_columns: int, *, seed: int, what: str) -> Apply:
         """Return the map B → H⁻¹ B, for many B of about ``num_columns`` columns. Whatever depends
         on H alone, such as a factor or a preconditioner, is computed once.
 
@@ -409,24 +401,28 @@ class Solver(ABC):
             seed: seed of every solve.
             what: names what is computed from the solutions, in the plural, for a warning if one
                 misses the tolerance.
-            otherwise: the solver that continues where this one misses it; this one if ``None``.
         """
-        last = self if otherwise is None else otherwise
-        kept = self.kept(system, torch.Generator().manual_seed(seed))
+        kept = self.kept(system, num_columns, torch.Generator().manual_seed(seed))
+        if not isinstance(kept, Solver):
+            return kept
 
         def apply(B: Tensor) -> Tensor:
             generator = torch.Generator().manual_seed(seed)
             solution = kept.solve(system, B, generator=generator)
-            if kept is not last and not bool(solution.converged.all()):
+            if kept is not self and not bool(solution.converged.all()):
                 generator = torch.Generator().manual_seed(seed)
-                solution = last.solve(system, B, initial=solution.value, generator=generator)
+                solution = self.solve(system, B, initial=solution.value, generator=generator)
             solution.warn_if_unsolved(what)
             return solution.value
 
         return apply
 
-    def kept(self, system: LinearSystem, generator: torch.Generator) -> "Solver":
-        """Return this solver with its preparation for ``system`` cached, for that system alone."""
+    def kept(
+        self, system: LinearSystem, num_columns: int, generator: torch.Generator
+    ) -> "Solver | Apply":
+        """Return a solver with its preparation for ``system`` cached, for that system alone, which
+        this one goes on from where that misses the tolerance; or, of a factor, the map B → H⁻¹ B.
+        """
         return self
 
 

@@ -5,6 +5,7 @@ B (n, s) right-hand sides, W (n, s) unknowns.
 """
 
 from copy import copy
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ class KernelSystem(BlockSystem):
     def is_stored(self) -> bool:
         return self.kernel.is_stored
 
-    @property
+    @cached_property
     def diagonal(self) -> Tensor:
         return self.kernel.diagonal()
 

@@ -107,12 +107,12 @@ class DistributedKernelSystem(KernelSystem):
                 " in all or in none."
             )
         with torch.no_grad():
-            self._diagonal = kernel(X, diag=True)
+            self.diagonal = kernel(X, diag=True)
         variances = self.noise.expand(len(X)).double()
-        extremes = self.rows.max(torch.stack([self._diagonal.max().double(), -variances.min()]))
-        self._largest_entry = extremes[0].to(X)
-        self._smallest_noise = -extremes[1].to(X)
-        self._mean_noise = (self.rows.sum(variances.sum()) / self.n).to(X)
+        extremes = self.rows.max(torch.stack([self.diagonal.max().double(), -variances.min()]))
+        self.largest_entry = extremes[0].to(X)
+        self.smallest_noise = -extremes[1].to(X)
+        self.mean_noise = (self.rows.sum(variances.sum()) / self.n).to(X)
         # What moves together of a point: its inputs and, if it has its own, its noise
         self._held = torch.cat([X, self.noise.unsqueeze(1)], 1) if self.noise.ndim else X
         # Rows asked for last, their points and noise
@@ -130,22 +130,6 @@ class DistributedKernelSystem(KernelSystem):
     @property
     def stationary(self) -> StationaryKernel | None:
         return StationaryKernel.of(self.gpytorch_kernel)
-
-    @property
-    def diagonal(self) -> Tensor:
-        return self._diagonal
-
-    @property
-    def largest_entry(self) -> Tensor:
-        return self._largest_entry
-
-    @property
-    def smallest_noise(self) -> Tensor:
-        return self._smallest_noise
-
-    @property
-    def mean_noise(self) -> Tensor:
-        return self._mean_noise
 
     def __matmul__(self, W: Tensor) -> Tensor:
         return self.kernel_matmul(W).addcmul_(self.noise_column, W)
@@ -193,7 +177,7 @@ class DistributedKernelSystem(KernelSystem):
         system = copy(self)
         system.gpytorch_kernel = deepcopy(self.gpytorch_kernel).to(dtype)
         system._begin(self.rows, self.num_data, self.noise.to(dtype))
-        for name in ("_diagonal", "_largest_entry", "_smallest_noise", "_mean_noise"):
+        for name in ("diagonal", "largest_entry", "smallest_noise", "mean_noise"):
             setattr(system, name, getattr(self, name).to(dtype))
         system._gathered = None
         return system

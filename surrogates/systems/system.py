@@ -7,6 +7,7 @@ B (n, s) right-hand sides, W (n, s) unknowns.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -207,6 +208,8 @@ class LinearSystem(ABC):
         """Set the rows, the data and the noise, which is in the dtype of the arithmetic, and count
         entries from 0.
         """
+        for name in ("largest_entry", "smallest_noise", "mean_noise", "diagonal"):
+            vars(self).pop(name, None)  # which a copy has of another system
         self.rows = rows
         self.n = rows.n
         self.num_data = num_data
@@ -237,17 +240,17 @@ class LinearSystem(ABC):
         """This system, if it gives parts of its matrix; ``None`` if it does not."""
         return None
 
-    @property
+    @cached_property
     def largest_entry(self) -> Tensor:
         """The largest diagonal entry of K over the points of the unknowns, a scalar."""
         return self.kernel.diagonal().max()
 
-    @property
+    @cached_property
     def smallest_noise(self) -> Tensor:
         """The smallest noise variance, a scalar."""
         return self.noise.min()
 
-    @property
+    @cached_property
     def mean_noise(self) -> Tensor:
         """The mean noise variance, a scalar."""
         return self.noise.mean()
