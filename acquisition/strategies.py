@@ -225,10 +225,9 @@ class AutoStrategy(ForFewValues):
         if request.q > self.some_points:
             others = ThompsonStrategy(self.sampler, tempered=True)
             first = beside_the_best(request)
-            rest = _rest(request, first, request.q - len(first))
-            return torch.cat([first, others.generate(rest)])
-        first = LogEIStrategy().generate(replace(request, q=self.num_improving, paths=None))
-        rest = _rest(request, first, request.q - self.num_improving)
+        else:
+            first = LogEIStrategy().generate(replace(request, q=self.num_improving, paths=None))
+        rest = _rest(request, first, request.q - len(first))
         return torch.cat([first, others.generate(rest)])
 
 

@@ -121,15 +121,12 @@ def _search(
     try:
         noisy = noisy_start(given, variance)
         if noisy is not None:
-            search.maximise(noisy, index)
-            best = search.likeliest(best, [search.best], index)
+            best = search.likeliest(best, [search.maximise(noisy, index)], index)
         if noisy is None or best.likelihood.noise.mean() < LITTLE_NOISE * variance:
-            search.maximise(given, index)
-            best = search.likeliest(best, [search.best], index)
+            best = search.likeliest(best, [search.maximise(given, index)], index)
         finer = search.likeliest(best, finer_starts(given, given.X, variance), index)
         if finer is not best:
-            search.maximise(finer, index)
-            best = search.likeliest(best, [search.best], index)
+            best = search.likeliest(best, [search.maximise(finer, index)], index)
     except KeyboardInterrupt:
         best = search.likeliest(best, [search.best], index)
         raise

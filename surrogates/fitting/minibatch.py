@@ -108,7 +108,8 @@ def fit_minibatch(
     # Of one permutation of the data, subsets are disjoint
     subsets = batches(n, 1 if sampling == "nearest" else m, generator, X.device)
     neighbours = Neighbours(X, gp.covar_module) if sampling == "nearest" else None
-    progress = _Progress(tolerance)
+    values: list[float] = []
+    best, looks_without = math.inf, 0
     try:
         for step in range(1, num_steps + 1):
             drawn = torch.stack(list(islice(subsets, b)))
@@ -119,9 +120,13 @@ def fit_minibatch(
             coordinates.write()
             if callback is not None:
                 callback(step, -n * nll)
-            progress.add(nll)
+            values.append(nll)
             if step % 200 == 0:  # the likelihood and the neighbours are looked at now and then
-                if progress.has_settled():
+                mean = sum(values) / len(values)
+                values.clear()
+                looks_without = 0 if mean < best - tolerance else looks_without + 1
+                best = min(best, mean)
+                if tolerance > 0 and looks_without == 3:
                     break
                 if neighbours is not None:
                     neighbours.follow(gp.covar_module)
@@ -191,29 +196,6 @@ class _SGD:
 
     def finish(self) -> None:
         """Do nothing: the last iterate is the result."""
-
-
-class _Progress:
-    """Whether the likelihood still rises: whether fewer than ``patience`` looks in a row have seen
-    it gain less than the tolerance.
-    """
-
-    def __init__(self, tolerance: float, patience: int = 3):
-        self._tolerance = tolerance
-        self._patience = patience
-        self._values: list[float] = []
-        self._best = math.inf
-        self._looks_without = 0
-
-    def add(self, nll: float) -> None:
-        self._values.append(nll)
-
-    def has_settled(self) -> bool:
-        mean = sum(self._values) / len(self._values)
-        self._values.clear()
-        self._looks_without = 0 if mean < self._best - self._tolerance else self._looks_without + 1
-        self._best = min(self._best, mean)
-        return self._tolerance > 0 and self._looks_without == self._patience
 
 
 def _scales(gp: BatchedGP, m: int) -> Tensor:

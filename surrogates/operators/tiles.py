@@ -632,11 +632,8 @@ def tiled_rowwise(side: int, tiles: KernelTiles, W: Tensor) -> tuple[Tensor, Ten
     for group in spans(num_functions, side // point_step):
         weights = W[:, group].T.contiguous().unsqueeze(1)  # by columns they are read half as fast
         for part in spans(points, point_step):
-            rows = (
-                slice(group.start * points, group.stop * points)
-                if part.stop - part.start == points
-                else slice(group.start * points + part.start, group.start * points + part.stop)
-            )
+            # Several functions at all of their points, or one at a part of them
+            rows = slice(group.start * points + part.start, (group.stop - 1) * points + part.stop)
             for j in spans(len(tiles.X2), side):
                 value, slope = tiles.contract(rows, j, weights[..., j])
                 values[rows] += value
