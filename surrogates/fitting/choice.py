@@ -129,7 +129,13 @@ def fit(
     logger.info("%s: %s", " and ".join(f"fit_{name}" for name in choice.methods), choice.reason)
     steps = count(1)
     told = None if callback is None else lambda _, value: callback(next(steps), value)
-    evidence = _evidence(model, generator) if method is None and _is_judged(choice, model) else None
+    is_judged = (
+        method is None
+        and set(choice.methods) <= {"exact", "sample", "minibatch", "iterative"}
+        and model.train_targets.ndim == 1
+        and len(model.train_targets) >= JUDGE_FROM
+    )
+    evidence = _evidence(model, generator) if is_judged else None
     stages = Stages(model, evidence, choice.reason)
 
     def run(name: str, **own: Any) -> None:
@@ -211,12 +217,6 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
             " left-out data better"
         )
     return FitChoice(methods, f"{n} points{why}")
-
-
-def _is_judged(choice: FitChoice, model: SingleTaskGP) -> bool:
-    """Return whether the stages have to earn their acceptance on data."""
-    general = set(choice.methods) <= {"exact", "sample", "minibatch", "iterative"}
-    return general and model.train_targets.ndim == 1 and len(model.train_targets) >= JUDGE_FROM
 
 
 def _evidence(model: SingleTaskGP, generator: torch.Generator | None) -> Evidence:

@@ -103,13 +103,10 @@ def balanced_rows(
     leading = squares > 1e3 * torch.finfo(squares.dtype).eps * squares[-1]
     leading[:-k] = False
     U = values @ (axes[:, leading] / squares[leading].sqrt())
-    return draws + (U @ _correction(product(U, draws.double()))).to(draws)
-
-
-def _correction(parts: Tensor) -> Tensor:
-    """Return what whitens ``parts`` (k, S), P, when it is added."""
-    spread, axes = torch.linalg.eigh(parts @ parts.T / parts.shape[1])
-    return (axes / spread.sqrt()) @ (axes.T @ parts) - parts
+    P = product(U, draws.double())
+    spread, axes = torch.linalg.eigh(P @ P.T / P.shape[1])
+    whitened = (axes / spread.sqrt()) @ (axes.T @ P)
+    return draws + (U @ (whitened - P)).to(draws)
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,8 @@ class Modulation(_OfWaves):
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return B(X), (m, h)."""
-        x = X if self._takes_all(X.shape[1]) else X[:, self.columns]
+        everything = torch.arange(X.shape[1], device=self.columns.device)
+        x = X if torch.equal(self.columns, everything) else X[:, self.columns]
         square = squared_lengths(x).unsqueeze(1)
         amplitude = matmul(x, self.slopes) * torch.exp(-0.5 * square * self.rates)
         return torch.where(self.active & (square != 0.0), amplitude, 1.0)
@@ -97,10 +98,6 @@ class Modulation(_OfWaves):
     def deviation(self, X: Tensor) -> Tensor:
         """Return the root mean square (m, 1) that the amplitudes are to have."""
         return X.new_ones(len(X), 1)
-
-    def _takes_all(self, dim: int) -> bool:
-        columns = torch.arange(dim, device=self.columns.device)
-        return torch.equal(self.columns, columns)
 
 
 @dataclass(frozen=True, eq=False)
