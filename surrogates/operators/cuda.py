@@ -8,13 +8,14 @@ import functools
 import importlib
 import importlib.util
 import logging
-import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+from surrogates.operators import native
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def _kernels_for(X: Tensor, Z: Tensor, W: Tensor, fewest_entries: int = 2**20) -
     """Return the kernels; ``None`` if there are none, or too few entries to be worth a launch."""
     m, d = X.shape
     n, s = W.shape
-    if not s or m * n < fewest_entries or os.environ.get("SCALABLE_BO_COMPILE") == "never":
+    if not s or m * n < fewest_entries or native.mode() == "never":
         return None
     kernels = _triton_kernels()
     if kernels is None or d > kernels.LARGEST_WIDTH:

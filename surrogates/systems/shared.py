@@ -140,17 +140,14 @@ class DistributedKernelSystem(KernelSystem):
         X = self.points
         out = torch.zeros_like(W)
         for X_part, W_part in self.rows.chunks(X, W):
-            out += (
-                kernel_operator(self.gpytorch_kernel, X, X_part, memory_budget=0)
-                @ W_part.contiguous()
-            )
+            out += self._tiled(X, X_part) @ W_part.contiguous()
         return out
 
     def columns(self, index: Tensor) -> Tensor:
         """Return this process's rows of K[:, index], (n_r, b), without the noise."""
         points, _ = self._gather(index)
         self.entries += self.n * len(points)
-        return Tiled(KernelTiles.of(self.gpytorch_kernel, self.points, points), False).to_dense()
+        return self._tiled(self.points, points).to_dense()
 
     def block(self, index: Tensor) -> Tensor:
         self.entries += len(index) ** 2
@@ -160,9 +157,8 @@ class DistributedKernelSystem(KernelSystem):
     def small_blocks(self, index: Tensor) -> Tensor:
         self.entries += index.numel() * index.shape[1]
         points, noise = self._gather(index.flatten())
-        kernel = Tiled(KernelTiles.of(self.gpytorch_kernel, points, points), True)
         order = torch.arange(len(points), device=index.device).view_as(index)
-        return KernelSystem(kernel, noise).small_blocks(order)
+        return KernelSystem(self._tiled(points), noise).small_blocks(order)
 
     def restrict(self, index: Tensor) -> KernelSystem:
         self.entries += len(index) ** 2
@@ -196,7 +192,10 @@ class DistributedKernelSystem(KernelSystem):
 
     def _rows(self, index: Tensor) -> KernelOperator:
         points, _ = self._gather(index)
-        return Tiled(KernelTiles.of(self.gpytorch_kernel, points, self.points), False)
+        return self._tiled(points, self.points)
+
+    def _tiled(self, X: Tensor, Z: Tensor | None = None) -> KernelOperator:
+        return kernel_operator(self.gpytorch_kernel, X, Z, memory_budget=0)
 
     def _gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return the points ``index`` and their noise; those asked for last are kept,
