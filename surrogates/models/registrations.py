@@ -37,10 +37,9 @@ from surrogates.models.pathwise import PathwiseGP
 from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.rules.limits import noise_at
-from surrogates.rules.solved import COLUMNS_HELD, default_solver
+from surrogates.rules.solved import COLUMNS_HELD, default_solver, joined_targets
 from surrogates.solvers.accuracy import PosteriorError
 from surrogates.systems.kernel import KernelSystem
-from surrogates.systems.system import Targets
 
 
 class PathwiseSamplePath(SamplePath):
@@ -270,7 +269,7 @@ def _update_weights(
         part.reshape(-1, system.n).T for part in (target_values, values, noise_draw)
     )
     num_means = misfits.shape[1]
-    targets = Targets.of(misfits, values, noise_draw)
+    targets = joined_targets(misfits, values, noise_draw)
     solver = model.solver if model.solver is not None else default_solver(system.n)
     model.solution = solver.solve(
         system,

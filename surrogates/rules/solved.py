@@ -100,7 +100,7 @@ class SolvedRule(Rule):
         values = prior_values(prior, X).T
         std = data.noise.sqrt().unsqueeze(-1)
         noise = std * balanced_normal(values / std, generator)
-        targets = Targets.of(residuals, values, noise)
+        targets = joined_targets(residuals, values, noise)
         if precise:
             targets = targets.to(system.dtype)
         initial = None if precise else _initial(system, residuals, wanted)
@@ -197,6 +197,12 @@ def solve_arguments(
     }
 
 
+def joined_targets(misfits: Tensor, values: Tensor, noise: Tensor) -> Targets:
+    """Return the targets of means (n, r), in the first columns, and of samples (n, s)."""
+    noise_draw = torch.cat([torch.zeros_like(misfits), noise], dim=1)
+    return Targets(torch.cat([misfits, values], dim=1), noise_draw)
+
+
 def shared_targets(
     system: DistributedKernelSystem, misfit: Tensor, values: Tensor, generator: torch.Generator
 ) -> Targets:
@@ -212,7 +218,7 @@ def shared_targets(
     std = system.noise.sqrt().unsqueeze(-1)
     draws = system.rows.normal(values.shape[1], generator, like=values)
     noise = std * balanced_rows(values / std, draws, system.rows.product)
-    return Targets.of(misfit, values, noise)
+    return joined_targets(misfit, values, noise)
 
 
 def _initial(system: LinearSystem, misfit: Tensor, wanted: Draw) -> Tensor | None:

@@ -137,12 +137,6 @@ class Targets(NamedTuple):
     values: Tensor
     noise_draw: Tensor
 
-    @classmethod
-    def of(cls, misfits: Tensor, values: Tensor, noise: Tensor) -> "Targets":
-        """Return the targets of means (n, r), in the first columns, and of samples (n, s)."""
-        noise_draw = torch.cat([torch.zeros_like(misfits), noise], dim=1)
-        return cls(torch.cat([misfits, values], dim=1), noise_draw)
-
     def to(self, dtype: torch.dtype) -> "Targets":
         """Return both parts in another precision."""
         return Targets(self.values.to(dtype), self.noise_draw.to(dtype))
