@@ -118,6 +118,7 @@ class Run(Generic[SystemT]):
     Attributes:
         systems: H in the precisions that the method may use, the fastest first.
         system: the one in use, number ``level``.
+        finest: that in which residuals are evaluated, the last.
         value: (n, s).
         error, residual: (s,) its errors and relative residuals; the same numbers if the weights
             are not a posterior's.
@@ -140,9 +141,9 @@ class Run(Generic[SystemT]):
     ) -> None:
         self.request = request
         self.given = system
-        self.systems: list[Any] = [system]
-        if request.coarse is not None:
-            self.systems.insert(0, request.coarse)
+        self.finest: LinearSystem = system.doubled() or system
+        precisions = (request.coarse, system, self.finest)
+        self.systems: list[Any] = list(dict.fromkeys(filter(None, precisions)))
         self.use(0)
         self.rhs = request.rhs
         norms = system.rows.norm(self.rhs)
@@ -180,11 +181,6 @@ class Run(Generic[SystemT]):
         self.system = self.systems[level]
 
     @cached_property
-    def finest(self) -> LinearSystem:
-        """H in the precision in which residuals are evaluated."""
-        return self.given.doubled() or self.given
-
-    @cached_property
     def watched(self) -> Watch | None:
         """The estimator of errors; ``None`` if nothing finer than the given precision exists and
         the weights are not a posterior's.
@@ -200,7 +196,7 @@ class Run(Generic[SystemT]):
 
     def count(self) -> None:
         """Add the entries used in other precisions to the given system's count."""
-        for system in {*self.systems, self.finest} - {self.given}:
+        for system in set(self.systems) - {self.given}:
             self.given.entries += system.entries
             system.entries = 0
 
@@ -413,9 +409,7 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
             run.restore(saved)
             return self._solution(run)
         if saved is not None:
-            level = saved["run.level"]
-            run.systems = run.systems if level < len(run.systems) else [run.given, run.finest]
-            run.use(level)
+            run.use(saved["run.level"])
             run.prepared_from = saved["run.prepared_from"]
             request.generator.set_state(run.prepared_from)
         prepared = None
@@ -466,11 +460,11 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
         """Switch to the next finer precision; return whether there is one that fits in memory."""
         if run.system is run.finest or not self.refine or self.keep_descent:
             return False
-        if run.level + 1 == len(run.systems):
-            if not run.given.rows.agree(self._fits(run.finest, len(run.norms))):
-                run.note = joined_notes(run.note, "float64 does not fit in free memory")
-                return False
-            run.systems.append(run.finest)
+        finer = run.systems[run.level + 1]
+        fits = finer is run.given or run.given.rows.agree(self._fits(finer, len(run.norms)))
+        if not fits:
+            run.note = joined_notes(run.note, "float64 does not fit in free memory")
+            return False
         run.use(run.level + 1)
         run.stalls = 0
         run.prepared_from = run.request.generator.get_state()
