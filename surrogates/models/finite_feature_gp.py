@@ -49,9 +49,8 @@ class FiniteFeatureGP(PathwiseGP):
         with torch.no_grad():
             first, *_ = data_sets(self)
             tried = first.X[:16]
-            basis = FeatureBasis.of(first.kernel, tried)
-            basis(tried)
-        self.num_features = basis.shape[1]
+            self.num_features = first.kernel.base_kernel.features(tried).shape[1]
+            FeatureBasis(first.kernel, (tried.shape[1], self.num_features))(tried)
         self.train()
 
     @property

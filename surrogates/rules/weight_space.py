@@ -52,11 +52,6 @@ class FeatureBasis(Features):
     kernel: ScaleKernel
     shape: tuple[int, int]
 
-    @classmethod
-    def of(cls, kernel: ScaleKernel, X: Tensor) -> Self:
-        """Return the basis of ``kernel``, tried on the points X (n, d)."""
-        return cls(kernel, (X.shape[1], kernel.base_kernel.features(X).shape[1]))
-
     @property
     def dim(self) -> int:
         return self.shape[0]
