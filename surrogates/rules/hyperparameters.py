@@ -124,9 +124,7 @@ class Coordinates:
     @torch.no_grad()
     def __init__(self, module: Module, X: Tensor | None = None, *, in_proportion: bool = False):
         limits = {} if X is None else _lengthscale_coordinates(module.covar_module, X)
-        self._parameters: list[Parameter] = []
-        self._to_raw: list[Callable[[Tensor], Tensor]] = []
-        self._shapes: list[torch.Size] = []
+        self._parts: list[tuple[Parameter, Callable[[Tensor], Tensor], torch.Size]] = []
         columns = []
         for _, parameter, bounds in module.named_parameters_and_constraints():
             if not parameter.requires_grad:
@@ -139,9 +137,7 @@ class Coordinates:
                 lower, upper = (lower - value).amax(), (upper - value).amin()
                 to_raw = partial(_moved, to_raw, value)
                 value = value.new_zeros(1)
-            self._parameters.append(parameter)
-            self._to_raw.append(to_raw)
-            self._shapes.append(value.shape)
+            self._parts.append((parameter, to_raw, value.shape))
             column = value.new_empty(4, *value.shape)
             for row, number in zip(column, (value, lower, upper, _floor(bounds)), strict=True):
                 row[...] = number
@@ -152,7 +148,7 @@ class Coordinates:
                 " nothing to fit."
             )
         self.value, self.lower, self.upper, self.floors = torch.cat(columns, 1).unbind()
-        self._keep_inside()
+        self.value.clamp_(self.lower, self.upper)
         self._written = self._trace()
 
     def pull_gradient(self) -> Tensor:
@@ -160,7 +156,7 @@ class Coordinates:
         written, and return it; the former are cleared.
         """
         slopes = []
-        for parameter in self._parameters:
+        for parameter, *_ in self._parts:
             slopes.append(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
             parameter.grad = None
         leaf, raw = self._written
@@ -179,23 +175,20 @@ class Coordinates:
         """Put the hyperparameters that ``value`` stands for into the module; lengthscales, and
         their values, are put back into their range first.
         """
-        self._keep_inside()
+        self.value.clamp_(self.lower, self.upper)
         self._written = self._trace()
-        for parameter, raw in zip(self._parameters, self._written[1], strict=True):
+        for (parameter, *_), raw in zip(self._parts, self._written[1], strict=True):
             parameter.copy_(raw)
 
     @torch.enable_grad()
     def _trace(self) -> tuple[Tensor, list[Tensor]]:
         """Return a leaf that equals ``value``, and the raw parameters as functions of it."""
         leaf = self.value.detach().clone().requires_grad_()
-        parts = leaf.split([shape.numel() for shape in self._shapes])
+        values = leaf.split([shape.numel() for *_, shape in self._parts])
         return leaf, [
-            to_raw(part.view(shape))
-            for to_raw, part, shape in zip(self._to_raw, parts, self._shapes, strict=True)
+            to_raw(value.view(shape))
+            for (_, to_raw, shape), value in zip(self._parts, values, strict=True)
         ]
-
-    def _keep_inside(self) -> None:
-        self.value.clamp_(self.lower, self.upper)
 
 
 def batches(
