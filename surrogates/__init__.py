@@ -46,7 +46,6 @@ from surrogates.solvers.sgd import SGD
 from surrogates.solvers.sketch_and_project import SketchAndProject
 from surrogates.solvers.solver import Progress, Solution, Solver, UnsolvedWarning
 from surrogates.systems.inducing_system import InducingSystem
-from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.preconditioners import (
     Exact,
     Identity,
@@ -57,7 +56,7 @@ from surrogates.systems.preconditioners import (
 from surrogates.systems.processes import own_rows, processes
 from surrogates.systems.shared import DistributedKernelSystem
 from surrogates.systems.shared_rows import SharedRows
-from surrogates.systems.system import Targets
+from surrogates.systems.system import KernelSystem, Targets
 
 if TYPE_CHECKING:
     from surrogates.regressors.gp_regressor import GPRegressor

@@ -29,7 +29,7 @@ from surrogates.rules.hyperparameters import (
 from surrogates.rules.limits import noise_at
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.solver import Solution, Solver
-from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.system import KernelSystem
 
 PROBES = ("rademacher", "pathwise")
 MOST_SOLVES = 3  # of one system, each of which goes on from the last

@@ -39,7 +39,7 @@ from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.rules.limits import noise_at
 from surrogates.rules.solved import COLUMNS_HELD, default_solver, joined_targets
 from surrogates.solvers.accuracy import PosteriorError
-from surrogates.systems.kernel import KernelSystem
+from surrogates.systems.system import KernelSystem
 
 
 class PathwiseSamplePath(SamplePath):

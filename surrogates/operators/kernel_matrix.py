@@ -69,6 +69,10 @@ class KernelOperator(ABC):
     def to(self, dtype: torch.dtype) -> "KernelOperator":
         """Return K in another precision."""
 
+    def anew(self, dtype: torch.dtype) -> "Tiled":
+        """Return K evaluated anew in another precision, at no memory."""
+        return Tiled(self.tiles.to(dtype), self.symmetric)
+
     @property
     @abstractmethod
     def T(self) -> "KernelOperator":

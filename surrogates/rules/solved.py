@@ -32,10 +32,9 @@ from surrogates.solvers.accuracy import PosteriorError
 from surrogates.solvers.auto import Auto
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.solver import Judge, Solution, Solver
-from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.processes import own_rows
 from surrogates.systems.shared import DistributedKernelSystem
-from surrogates.systems.system import Apply, LinearSystem, Targets, require_blocks
+from surrogates.systems.system import Apply, KernelSystem, LinearSystem, Targets, require_blocks
 
 COLUMNS_HELD = 13  # copies of an (n, s) matrix that the hungriest solver and the paths hold at once
 ONCE = (

@@ -24,7 +24,7 @@ from surrogates.solvers.run import TOLERANCE, IterativeSolver
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
 from surrogates.solvers.solver import TOO_LARGE, GoalSolver, Request, Solution, Solver
 from surrogates.systems.preconditioners import Nystrom
-from surrogates.systems.system import Apply, BlockSystem, LinearSystem
+from surrogates.systems.system import Apply, KernelSystem, LinearSystem
 
 EPOCHS_AROUND = 2.0  # a solve takes one before its steps, for its start or a factor, and one after
 
@@ -150,7 +150,7 @@ class Auto(GoalSolver):
         return self.choose(system, num_columns).solver.kept(system, num_columns, generator)
 
     def _candidates(
-        self, system: BlockSystem, num_columns: int, probe: SpectrumModel, tolerance: float
+        self, system: KernelSystem, num_columns: int, probe: SpectrumModel, tolerance: float
     ) -> list[_Candidate]:
         n = system.n
         s = num_columns
@@ -259,7 +259,7 @@ class Auto(GoalSolver):
             return None
         return self._asap()
 
-    def _fits_directly(self, system: BlockSystem) -> bool:
+    def _fits_directly(self, system: KernelSystem) -> bool:
         num_bytes = 2 * system.n**2 * system.precise().dtype.itemsize
         # Not all that is free: running out of memory ends the process
         return self.direct and num_bytes <= 0.75 * memory.available(system.device)
@@ -281,7 +281,7 @@ def preconditioner_bytes(n: int, rank: int, dtype: torch.dtype) -> int:
     return 3 * n * rank * dtype.itemsize
 
 
-def _begins_in_float32(system: BlockSystem, solver: Solver) -> bool:
+def _begins_in_float32(system: KernelSystem, solver: Solver) -> bool:
     """Return whether an iterative ``solver`` of a float64 ``system`` may begin in float32."""
     is_iterative = isinstance(solver, IterativeSolver)
     single = torch.finfo(torch.float32)
@@ -289,20 +289,20 @@ def _begins_in_float32(system: BlockSystem, solver: Solver) -> bool:
     return is_iterative and is_held and system.dtype == torch.float64
 
 
-def _column_cost(system: BlockSystem) -> float:
+def _column_cost(system: KernelSystem) -> float:
     """Return the cost of a kernel entry's product with a column, in operations."""
     rates = rates_of(system.device)
     return rates.column if system.dtype == torch.float32 else rates.double_column
 
 
-def _epoch_cost(system: BlockSystem, num_columns: int) -> float:
+def _epoch_cost(system: KernelSystem, num_columns: int) -> float:
     """Return the cost of a product with K, in operations."""
     rates = rates_of(system.device)
     entry = rates.read if system.is_stored else rates.evaluate
     return system.n**2 * (entry + _column_cost(system) * num_columns)
 
 
-def _direct_cost(system: BlockSystem, num_columns: int) -> float:
+def _direct_cost(system: KernelSystem, num_columns: int) -> float:
     """Return the cost of a direct solve, in operations, discounted for its accuracy."""
     n = system.n
     rates = rates_of(system.device)

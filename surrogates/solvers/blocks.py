@@ -13,7 +13,7 @@ from torch import Tensor
 
 from surrogates.operators.linalg import jittered_cholesky
 from surrogates.systems.preconditioners import column_factor
-from surrogates.systems.system import BlockSystem
+from surrogates.systems.system import KernelSystem
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class LeverageSampler(RowSampler):
 
     @classmethod
     def of(
-        cls, system: BlockSystem, generator: torch.Generator, rank: int = 500
+        cls, system: KernelSystem, generator: torch.Generator, rank: int = 500
     ) -> "LeverageSampler":
         """Return the sampler of ``system`` by ``rank`` columns, or all if there are fewer."""
         return cls(_scores(system, *_low_rank(system, generator, rank)))
@@ -78,7 +78,7 @@ class DeterminantalSampler(RowSampler):
 
     @classmethod
     def of(
-        cls, system: BlockSystem, generator: torch.Generator, rank: int = 500
+        cls, system: KernelSystem, generator: torch.Generator, rank: int = 500
     ) -> "DeterminantalSampler":
         """Return the sampler of ``system`` by ``rank`` columns, or all if there are fewer."""
         L, floor = _low_rank(system, generator, rank)
@@ -132,7 +132,7 @@ class DeterminantalSampler(RowSampler):
         return picked
 
 
-def _low_rank(system: BlockSystem, generator: torch.Generator, rank: int) -> tuple[Tensor, float]:
+def _low_rank(system: KernelSystem, generator: torch.Generator, rank: int) -> tuple[Tensor, float]:
     """Return L, in float64, and λ."""
     system.rows.require_all("A sampler of blocks", "Use blocks='partition'.")
     L = column_factor(system, min(rank, system.n), generator).double()
@@ -140,7 +140,7 @@ def _low_rank(system: BlockSystem, generator: torch.Generator, rank: int) -> tup
     return L, system.noise.double().mean().item() + missed.mean().item()
 
 
-def _scores(system: BlockSystem, L: Tensor, floor: float) -> Tensor:
+def _scores(system: KernelSystem, L: Tensor, floor: float) -> Tensor:
     inner = L.T @ L
     inner.diagonal().add_(floor)
     missed = (system.diagonal.double() - L.square().sum(1)).clamp_min(0.0)

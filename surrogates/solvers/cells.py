@@ -22,7 +22,7 @@ from torch import Tensor
 from surrogates import memory
 from surrogates.solvers.order import Order
 from surrogates.systems.preconditioners import column_factor
-from surrogates.systems.system import BlockSystem
+from surrogates.systems.system import KernelSystem
 
 SMOOTH = 0.03  # what half a block's columns leave of a smooth kernel's diagonal
 
@@ -44,12 +44,12 @@ class Cells:
         rows from everywhere. Differs: the parts are disjoint, and others every epoch.
     """
 
-    system: BlockSystem
+    system: KernelSystem
     missed: Tensor
     from_everywhere: float = 0.1
 
     @classmethod
-    def of(cls, system: BlockSystem, generator: torch.Generator, num_probed: int = 500) -> "Cells":
+    def of(cls, system: KernelSystem, generator: torch.Generator, num_probed: int = 500) -> "Cells":
         """Return the cells of ``system``, of which ``num_probed`` rows show what up to as many
         others leave.
         """

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from surrogates.systems.preconditioners import column_factor
-from surrogates.systems.system import BlockSystem
+from surrogates.systems.system import KernelSystem
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -53,7 +53,7 @@ class SpectrumModel:
     power: float
 
     @classmethod
-    def of(cls, system: BlockSystem, generator: torch.Generator, rank: int | None = None) -> Self:
+    def of(cls, system: KernelSystem, generator: torch.Generator, rank: int | None = None) -> Self:
         """Return the model of ``system``, from ``rank`` columns drawn uniformly; from n/20, between
         64 and 400, if ``None``.
         """

@@ -11,7 +11,7 @@ from surrogates import checks
 from surrogates.solvers.epochs import AveragedDescent, EpochMonitor
 from surrogates.solvers.run import IterativeSolver, Start
 from surrogates.systems.preconditioners import largest_eigenvalue
-from surrogates.systems.system import BlockSystem, LinearSystem, require_blocks
+from surrogates.systems.system import KernelSystem, LinearSystem, require_blocks
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class SDDState(AveragedDescent):
 
 
 @dataclass(frozen=True)
-class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
+class SDD(IterativeSolver[KernelSystem, SDDSettings, SDDState]):
     """Solve (K + Σ) W = B by stochastic dual descent.
 
     Each step touches ``batch_size`` rows of K; with g the gradient on those rows, at the
@@ -76,16 +76,16 @@ class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
         """Return the published settings: batches of 500, βn = 50, ρ = 0.9."""
         return cls(**{"step_size": 50.0, "batch_size": 500, "momentum": 0.9, **settings})  # type: ignore[arg-type]
 
-    def accepts(self, system: LinearSystem) -> BlockSystem:
+    def accepts(self, system: LinearSystem) -> KernelSystem:
         return require_blocks(system)
 
-    def epochs_per_step(self, system: BlockSystem, num_columns: int) -> float:
+    def epochs_per_step(self, system: KernelSystem, num_columns: int) -> float:
         return self._batch_size(system.n) / system.n
 
     def _batch_size(self, n: int) -> int:
         return min(n, self.batch_size or max(64, min(512, n // 100)))
 
-    def prepare(self, system: BlockSystem, generator: torch.Generator) -> SDDSettings:
+    def prepare(self, system: KernelSystem, generator: torch.Generator) -> SDDSettings:
         b = self._batch_size(system.n)
         step_size = self.step_size
         if step_size is None:
@@ -98,7 +98,7 @@ class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
         averaging = min(1.0, 100.0 / num_steps) if self.averaging is None else self.averaging
         return SDDSettings(b, step_size / system.n, averaging)
 
-    def init(self, system: BlockSystem, start: Start[SDDSettings]) -> SDDState:
+    def init(self, system: KernelSystem, start: Start[SDDSettings]) -> SDDState:
         initial = start.initial
         norms = system.rows.norm(start.gap)
         return SDDState(
@@ -111,7 +111,7 @@ class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
         )
 
     def step(
-        self, system: BlockSystem, rhs: Tensor, state: SDDState, generator: torch.Generator
+        self, system: KernelSystem, rhs: Tensor, state: SDDState, generator: torch.Generator
     ) -> SDDState:
         index, monitor = state.monitor.deal(state.settings.batch_size, generator)
         point = state.point
@@ -127,10 +127,10 @@ class SDD(IterativeSolver[BlockSystem, SDDSettings, SDDState]):
         A.add_(V, alpha=self.momentum)  # the next point
         return replace(state, monitor=monitor.observe(gap)).end_step()
 
-    def estimate(self, system: BlockSystem, state: SDDState) -> Tensor:
+    def estimate(self, system: KernelSystem, state: SDDState) -> Tensor:
         return state.estimate(system.rows)
 
-    def residual_norm(self, system: BlockSystem, state: SDDState) -> Tensor | None:
+    def residual_norm(self, system: KernelSystem, state: SDDState) -> Tensor | None:
         return state.monitor.residual if state.monitor.has_judged else None
 
     def describe(self, state: SDDState) -> str:

@@ -24,13 +24,13 @@ from surrogates.systems.preconditioners import (
     Preconditioner,
     largest_eigenvalue,
 )
-from surrogates.systems.system import BlockSystem, LinearSystem, require_blocks
+from surrogates.systems.system import KernelSystem, LinearSystem, require_blocks
 
 CPU = torch.device("cpu")
 
 Blocks = RowSampler | Cells | None  # what arranges or draws them; None for random parts
 
-SAMPLERS: dict[str, Callable[[BlockSystem, torch.Generator], RowSampler]] = {
+SAMPLERS: dict[str, Callable[[KernelSystem, torch.Generator], RowSampler]] = {
     "leverage": LeverageSampler.of,
     "dpp": DeterminantalSampler.of,
 }
@@ -52,7 +52,7 @@ class SketchAndProjectState(State):
 
 
 @dataclass(frozen=True)
-class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectState]):
+class SketchAndProject(IterativeSolver[KernelSystem, Blocks, SketchAndProjectState]):
     """Solve (K + Σ) W = B by projecting onto one block of equations after the other.
 
     A step takes a block 𝓑 of ``block_size`` rows, its residual ``G = (H Z − B)_𝓑``, and moves the
@@ -151,10 +151,10 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         """Return ADASAP-I: ADASAP without a preconditioner."""
         return cls.adasap(**{"preconditioner": Identity(), **settings})
 
-    def accepts(self, system: LinearSystem) -> BlockSystem:
+    def accepts(self, system: LinearSystem) -> KernelSystem:
         return require_blocks(system)
 
-    def epochs_per_step(self, system: BlockSystem, num_columns: int) -> float:
+    def epochs_per_step(self, system: KernelSystem, num_columns: int) -> float:
         b = self._block_size(system, num_columns)
         return b / system.n + (b / system.n) ** 2
 
@@ -180,13 +180,13 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             block += 8 * b * self.preconditioner.rank_for(b)
         return n * torch.long.itemsize + block * dtype.itemsize
 
-    def prepare(self, system: BlockSystem, generator: torch.Generator) -> Blocks:
+    def prepare(self, system: KernelSystem, generator: torch.Generator) -> Blocks:
         if self.blocks == "partition":
             return None
         make = Cells.of if self.blocks == "cells" else SAMPLERS[self.blocks]
         return make(system, generator)
 
-    def init(self, system: BlockSystem, start: Start[Blocks]) -> SketchAndProjectState:
+    def init(self, system: KernelSystem, start: Start[Blocks]) -> SketchAndProjectState:
         initial = start.initial
         norms = system.rows.norm(start.gap)
         block_size = self._block_size(system, initial.shape[1])
@@ -214,7 +214,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
 
     def step(
         self,
-        system: BlockSystem,
+        system: KernelSystem,
         rhs: Tensor,
         state: SketchAndProjectState,
         generator: torch.Generator,
@@ -258,7 +258,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         )
         return self._end_epoch(system, state) if monitor.is_due else state
 
-    def _project(self, block: BlockSystem, gap: Tensor, generator: torch.Generator) -> Tensor:
+    def _project(self, block: KernelSystem, gap: Tensor, generator: torch.Generator) -> Tensor:
         """Return η P⁻¹ G of a block, for its residual G = ``gap`` (b, s)."""
         apply = self.preconditioner(block, generator)
         if self.preconditioner.is_exact:
@@ -266,7 +266,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         return apply(gap).mul_(1.0 / largest_eigenvalue(block, apply, generator))
 
     def _end_epoch(
-        self, system: BlockSystem, state: SketchAndProjectState
+        self, system: KernelSystem, state: SketchAndProjectState
     ) -> SketchAndProjectState:
         # Exact blocks lower the objective, though the residual may rise on the way; samples show it
         # with noise.
@@ -284,7 +284,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         return replace(state, W=W, momentum=momentum, step=step, monitor=monitor)
 
     def _averaged(
-        self, system: BlockSystem, state: SketchAndProjectState, W: Tensor, count: int
+        self, system: KernelSystem, state: SketchAndProjectState, W: Tensor, count: int
     ) -> Tensor | None:
         """Return the running mean of the iterates since half of the budget."""
         number = count - self._first_averaged(system, state.block_size) + 1
@@ -294,10 +294,10 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
             else state.average.lerp_(W, 1.0 / number)
         )
 
-    def _first_averaged(self, system: BlockSystem, block_size: int) -> int:
+    def _first_averaged(self, system: KernelSystem, block_size: int) -> int:
         return math.ceil(0.5 * self.max_epochs * system.n / block_size)
 
-    def _block_size(self, system: BlockSystem, num_columns: int) -> int:
+    def _block_size(self, system: KernelSystem, num_columns: int) -> int:
         # What processes measure may differ, and they have to take the same blocks
         is_measured = self.preconditioner.is_exact and not system.rows.is_shared
         device = system.device if is_measured else CPU
@@ -311,7 +311,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         default = default_block_size(n, num_columns, device, num_factors)
         return min(n, self.block_size or default)
 
-    def _mu(self, system: BlockSystem, block_size: int) -> float:
+    def _mu(self, system: KernelSystem, block_size: int) -> float:
         if self.mu is not None:
             return self.mu
         if self.preconditioner.is_exact:
@@ -321,7 +321,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
     def _nu(self, n: int, block_size: int) -> float:
         return self.nu if self.nu is not None else n / block_size
 
-    def estimate(self, system: BlockSystem, state: SketchAndProjectState) -> Tensor:
+    def estimate(self, system: KernelSystem, state: SketchAndProjectState) -> Tensor:
         if state.average is None or state.count < self._first_averaged(system, state.block_size):
             # In the middle of a divergence, the best iterate; `not <=` for a residual that is not a
             # number.
@@ -332,7 +332,7 @@ class SketchAndProject(IterativeSolver[BlockSystem, Blocks, SketchAndProjectStat
         sound = system.rows.all(torch.isfinite(state.average))
         return torch.where(sound, state.average, state.W)
 
-    def residual_norm(self, system: BlockSystem, state: SketchAndProjectState) -> Tensor:
+    def residual_norm(self, system: KernelSystem, state: SketchAndProjectState) -> Tensor:
         return state.residual
 
     def describe(self, state: SketchAndProjectState) -> str:

@@ -21,7 +21,7 @@ from surrogates.callers import warn
 from surrogates.solvers.checkpoint import Checkpoint
 from surrogates.systems.system import (
     Apply,
-    BlockSystem,
+    KernelSystem,
     LinearSystem,
     Targets,
     check_right_hand_sides,
@@ -135,7 +135,7 @@ class ResidualRows(Watch):
         looked_at: the columns looked at last; all before the first look.
     """
 
-    system: BlockSystem
+    system: KernelSystem
     index: Tensor
     rhs: Tensor
     looked_at: Tensor = field(init=False)
@@ -150,7 +150,7 @@ class ResidualRows(Watch):
         self.looked_at = torch.arange(len(self.scale), device=self.scale.device)
 
     @classmethod
-    def of(cls, system: BlockSystem, rhs: Tensor) -> "ResidualRows":
+    def of(cls, system: KernelSystem, rhs: Tensor) -> "ResidualRows":
         """Return the estimator for a solve with right-hand sides ``rhs``."""
         index = random_rows(system)
         return cls(system, index, system.rows.take(rhs, index).double())
@@ -183,7 +183,7 @@ class ResidualRows(Watch):
         return self._relative(columns, product / self.scale[columns])
 
     @cached_property
-    def _double(self) -> BlockSystem:
+    def _double(self) -> KernelSystem:
         return self.system.doubled() or self.system
 
 
@@ -211,7 +211,7 @@ class Request:
     started: float
     entries_before: int
     posterior: Judge | None = None
-    coarse: BlockSystem | None = None
+    coarse: KernelSystem | None = None
 
     @property
     def epochs(self) -> float:

@@ -13,7 +13,7 @@ from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import checks, memory
-from surrogates.operators.kernel_matrix import Tiled, kernel_operator
+from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.linalg import stable_cholesky, times_inverse_transpose
 from surrogates.operators.tiles import spans, tile_side
 from surrogates.systems.system import LinearSystem, Regression, Rows, Targets
@@ -90,8 +90,8 @@ class InducingSystem(LinearSystem):
         system = self.to(torch.float64)
         if self.dtype == torch.float64:
             return system
-        system.kernel = Tiled(self.kernel.tiles.to(torch.float64), True)
-        system.cross = Tiled(self.cross.tiles.to(torch.float64), False)
+        system.kernel = self.kernel.anew(torch.float64)
+        system.cross = self.cross.anew(torch.float64)
         system.precision = torch.float64
         return system
 

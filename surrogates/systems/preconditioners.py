@@ -19,7 +19,7 @@ from surrogates.operators.linalg import (
     stable_cholesky,
     times_inverse_transpose,
 )
-from surrogates.systems.system import Apply, BlockSystem, LinearSystem, require_blocks
+from surrogates.systems.system import Apply, KernelSystem, LinearSystem, require_blocks
 
 
 class Preconditioner(ABC):
@@ -133,7 +133,7 @@ class Nystrom(LowRank):
         missed = (system.diagonal - L.square().sum(1)).clamp_min(0.0)
         return _woodbury(system, L, system.noise + system.rows.sum(missed.sum()) / system.n)
 
-    def _from_sketch(self, system: BlockSystem, rank: int, generator: torch.Generator) -> Apply:
+    def _from_sketch(self, system: KernelSystem, rank: int, generator: torch.Generator) -> Apply:
         system.rows.require_all("Nystrom(sketch='gaussian')", "Use sketch='columns'.")
         own = memory.generator_for(generator, system.device, system.n * rank)
         shape = (system.n, rank)
@@ -190,7 +190,7 @@ def nystrom_approximation(sketch: Tensor, test: Tensor) -> tuple[Tensor, Tensor]
     return U, (singular.square() - shift).clamp_min(0.0)
 
 
-def column_factor(system: BlockSystem, rank: int, generator: torch.Generator) -> Tensor:
+def column_factor(system: KernelSystem, rank: int, generator: torch.Generator) -> Tensor:
     """Return L (n, r) of the Nyström approximation L Lᵀ of K by r columns drawn uniformly;
     its first k columns are that of the first k.
     """
@@ -227,7 +227,7 @@ def _woodbury(system: LinearSystem, L: Tensor, diagonal: Tensor) -> Apply:
 
 
 def largest_eigenvalue(
-    block: BlockSystem, apply: Apply, generator: torch.Generator, num_iterations: int = 10
+    block: KernelSystem, apply: Apply, generator: torch.Generator, num_iterations: int = 10
 ) -> Tensor:
     """Return λ_max(P⁻¹ H), (1,), by power iterations: the Rayleigh quotient of P⁻¹H in the inner
     product of H, before any normalisation.

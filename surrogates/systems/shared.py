@@ -16,8 +16,8 @@ from surrogates import checks
 from surrogates.operators.forms import StationaryKernel
 from surrogates.operators.kernel_matrix import KernelOperator, Tiled, kernel_operator, operator_of
 from surrogates.operators.tiles import KernelTiles
-from surrogates.systems.kernel import KernelSystem
 from surrogates.systems.shared_rows import SharedRows
+from surrogates.systems.system import KernelSystem
 
 
 class Divided(Tiled):

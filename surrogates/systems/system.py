@@ -7,13 +7,14 @@ B (n, s) right-hand sides, W (n, s) unknowns.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from surrogates import checks
+from surrogates import checks, memory
 
 Apply = Callable[[Tensor], Tensor]
 
@@ -230,7 +231,7 @@ class LinearSystem(ABC):
         return self.kernel.tiles.stationary
 
     @property
-    def blocks(self) -> "BlockSystem | None":
+    def blocks(self) -> "KernelSystem | None":
         """This system, if it gives parts of its matrix; ``None`` if it does not."""
         return None
 
@@ -286,7 +287,7 @@ class LinearSystem(ABC):
         """
         return self
 
-    def doubled(self) -> "BlockSystem | None":
+    def doubled(self) -> "KernelSystem | None":
         """Return a float32 system in float64, its kernel evaluated anew, at no memory; ``None``
         where that is not offered, or nothing is gained.
         """
@@ -297,55 +298,144 @@ class LinearSystem(ABC):
         return [*self.kernel.fingerprint(), self.noise]
 
 
-class BlockSystem(LinearSystem):
-    """A system that gives rows, columns and blocks of its matrix H = K + Σ."""
+class KernelSystem(LinearSystem):
+    """The system H W = B of the weights on all data, with H = K + Σ; it gives rows, columns and
+    blocks of its matrix, of which n² entries are one epoch.
+
+    Args:
+        kernel: K over one set of n points, a ``KernelOperator``.
+        noise: σ², a number or scalar tensor, or (n,) variances, all above 0.
+        rows: who holds which; ``None`` if this process holds all.
+
+    Raises:
+        ValueError: if the noise is not positive and finite, or of the wrong shape.
+    """
+
+    def __init__(self, kernel: Any, noise: Tensor | float, rows: Rows | None = None):
+        if not kernel.symmetric:
+            raise ValueError(
+                "`kernel` must be an operator over one set of points, got k(X1, X2) of shape"
+                f" {kernel.shape}."
+            )
+        rows = Rows(len(kernel.tiles.X1)) if rows is None else rows
+        super().__init__(rows, rows.n, noise, like=kernel.tiles.X1)
+        self.kernel = kernel
+
+    @property
+    def epochs_per_product(self) -> float:
+        return 1.0
 
     @property
     def blocks(self) -> Self:
         return self
 
     @property
-    @abstractmethod
     def is_stored(self) -> bool:
         """Whether K is held in memory, so that its entries are read and not evaluated."""
+        return self.kernel.is_stored
 
-    @property
-    @abstractmethod
+    @cached_property
     def diagonal(self) -> Tensor:
         """The diagonal of K, of the rows held here."""
+        return self.kernel.diagonal()
 
-    @abstractmethod
+    def rhs(self, targets: Targets) -> Tensor:
+        """Return the right-hand side B = f + ε."""
+        return targets.values + targets.noise_draw
+
+    def regression(self, rhs: Tensor, targets: Targets | None) -> Regression:
+        return Regression(
+            rhs, torch.zeros_like(rhs) if targets is None else targets.noise_draw, None
+        )
+
+    def __matmul__(self, W: Tensor) -> Tensor:
+        """Return H W."""
+        self.entries += self.n**2
+        return (self.kernel @ W).addcmul_(self.noise_column, W)
+
+    def kernel_rows(self, index: Tensor) -> Tensor:
+        """Return K[index], (b, n), evaluated, without the noise; of a shared system,
+        its columns of the points held here.
+        """
+        self.entries += len(index) * self.n
+        return self._rows(index).to_dense()
+
     def rows_matmul(self, index: Tensor, W: Tensor, minus: Tensor | None = None) -> Tensor:
         """Return the rows ``index`` of H W, less those of ``minus`` (n, s), (b, s)."""
+        self.entries += len(index) * self.n
+        W = W.to(self.dtype)
+        product = self._rows(index) @ W  # what this process has of it
+        noise = self.noise_column
+        positions, rows = self.rows.owned(index)
+        own = product[positions].addcmul_(noise[rows] if noise.ndim == 2 else noise, W[rows])
+        product[positions] = own if minus is None else own.sub_(minus[rows])
+        return self.rows.sum(product)
 
-    @abstractmethod
+    def _rows(self, index: Tensor) -> Any:
+        return self.kernel.rows(index)
+
     def columns(self, index: Tensor) -> Tensor:
         """Return K[:, index], (n, b), without the noise."""
+        self.entries += self.n * len(index)
+        return self.kernel.columns(index)
 
-    @abstractmethod
     def block(self, index: Tensor) -> Tensor:
         """Return H[index][:, index], (b, b)."""
+        self.entries += len(index) ** 2
+        block = self.kernel.block(index)
+        block.diagonal().add_(self.noise[index] if self.noise.ndim else self.noise)
+        return block
 
     def small_blocks(self, index: Tensor) -> Tensor:
         """Return H[i][:, i] for every row i of ``index`` (t, b), (t, b, b)."""
-        return torch.stack([self.block(row) for row in index])
+        self.entries += index.numel() * index.shape[1]
+        blocks = self.kernel.tiles.blocks(index)
+        noise = self.noise[index] if self.noise.ndim else self.noise
+        blocks.diagonal(dim1=1, dim2=2).add_(noise)
+        return blocks
 
-    @abstractmethod
-    def restrict(self, index: Tensor) -> "BlockSystem":
+    def restrict(self, index: Tensor) -> "KernelSystem":
         """Return the system of the points ``index`` alone, the same in all processes. Its entries
         count here, once, whether they are held or evaluated anew for each product.
         """
+        self.entries += len(index) ** 2
+        part = copy(self)  # not a new one, which would wait for the device to check the noise again
+        part.kernel = self.kernel.part(index)
+        noise = self.noise[index] if self.noise.ndim else self.noise
+        part._begin(Rows(len(index)), len(index), noise)
+        return part
 
-    @abstractmethod
     def to_dense(self) -> Tensor:
         """Return H, (n, n), a new tensor."""
+        self.entries += self.n**2
+        matrix = self.kernel.to_dense()
+        matrix = matrix.clone() if self.is_stored else matrix
+        matrix.diagonal().add_(self.noise)
+        return matrix
 
-    @abstractmethod
-    def to(self, dtype: torch.dtype) -> "BlockSystem":
+    def to(self, dtype: torch.dtype) -> "KernelSystem":
         """Return the system in another precision, with its own count of entries."""
+        return KernelSystem(self.kernel.to(dtype), self.noise.to(dtype))
+
+    def doubled(self) -> "KernelSystem | None":
+        if self.dtype == torch.float64:
+            return None
+        return KernelSystem(self.kernel.anew(torch.float64), self.noise.double())
+
+    def precise(self) -> "KernelSystem":
+        """Return the system in float64 if its matrix and a factor fit in free memory: the jitter
+        that a factorisation in float32 needs may be as large as the noise.
+        """
+        fits = 2 * self.n**2 * torch.float64.itemsize <= memory.available(self.device)
+        doubled = self.doubled() if fits else None
+        return self if doubled is None else doubled
+
+    def whitened(self) -> tuple[None, Tensor]:
+        """Return ``None`` and H."""
+        return None, self.to_dense()
 
 
-def require_blocks(system: LinearSystem) -> BlockSystem:
+def require_blocks(system: LinearSystem) -> KernelSystem:
     """Return ``system``, which must give parts of its matrix.
 
     Raises:
