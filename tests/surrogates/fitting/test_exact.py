@@ -20,21 +20,6 @@ Y = torch.sin(6 * X.sum(1, keepdim=True)) + 0.1 * problems.normal(50, 1, seed=1)
 LINE_SEARCH = 20  # evaluations, the most in one of SciPy's
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_fitting_improves_the_likelihood_and_the_posterior_follows(dtype: torch.dtype) -> None:
-    model = PathwiseGP(X.to(dtype), Y.to(dtype), num_paths=8)
-    Z = problems.uniform(20, 2, seed=3, dtype=dtype)
-    before = likelihood_of(model)
-    mean_before = model.posterior(Z).mean
-    assert fit_exact(model) is model and not model.training
-    assert likelihood_of(model) > before + 0.1
-    assert all(parameter.dtype == dtype for parameter in model.parameters())
-    assert (model.posterior(Z).mean - mean_before).abs().max() > 1e-3
-    fresh = PathwiseGP(X.to(dtype), Y.to(dtype), num_paths=8)
-    fresh.load_state_dict(model.state_dict())
-    torch.testing.assert_close(model.posterior(Z).mean, fresh.posterior(Z).mean)
-
-
 def test_a_bounded_fit_climbs_from_the_present_hyperparameters_alone() -> None:
     model = PathwiseGP(X, Y)
     before = likelihood_of(model)

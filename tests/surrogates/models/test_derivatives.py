@@ -129,20 +129,6 @@ def vectorised(f: Scalar) -> Scalar:
     return lambda X: torch.func.vmap(f)(X.expand(3, *X.shape))
 
 
-def test_the_gradient_of_fantasies_in_their_points_is_right() -> None:
-    gp = model("matern52")
-    targets = problems.normal(2, 4, 1)
-    X = problems.uniform(2, 3, seed=5)
-
-    def predict(Q: Tensor) -> Tensor:
-        posterior = gp.get_fantasy_model(Q, targets).posterior(X)
-        return posterior.mean.sin().sum() + posterior.variance.sum()
-
-    Q = problems.uniform(4, 1, 3, seed=6)
-    gradient = torch.autograd.functional.jacobian(predict, Q)
-    torch.testing.assert_close(gradient, by_differences(predict, Q, 1e-5), rtol=1e-3, atol=1e-5)
-
-
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacfwd, vectorised])
 def test_paths_are_drawn_before_a_transform_or_the_model_says_so(transform: Any) -> None:
     X = problems.uniform(2, 3, seed=5)
@@ -171,5 +157,3 @@ def test_a_second_derivative_of_fantasies_is_refused_by_name(name: str) -> None:
     for gradient in (of_X, of_Q):
         with pytest.raises(NotImplementedError, match=r"differentiable once.*Cholesky\(\)"):
             gradient.sum().backward(retain_graph=True)
-    with pytest.raises(NotImplementedError, match=r"differentiable once.*Cholesky\(\)"):
-        torch.func.hessian(predict)(X.detach())

@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -34,12 +33,6 @@ from tests import problems
 from tests.refusals import assert_refused
 from tests.surrogates.models.toy_model import TIGHT, YVAR, D, N, X, Y, Z, kernel, settings
 
-VARIANTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "scaled-matern": settings,
-    "normalize-learnt": lambda: settings(input_transform=Normalize(D)),
-    "known-noise": lambda: {"train_Yvar": YVAR, "covar_module": kernel()},
-}
-
 
 def pathwise(**changes: Any) -> PathwiseGP:
     return PathwiseGP(
@@ -56,25 +49,6 @@ def drawn() -> PathwiseGP:
 def means(model: PathwiseGP) -> Tensor:
     with torch.no_grad():
         return model.posterior(Z).mean
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_the_posterior_is_that_of_single_task_gp(name: str) -> None:
-    num_paths = 1024
-    exact = SingleTaskGP(X, Y, **VARIANTS[name]()).posterior(Z)
-    model = PathwiseGP(
-        X, Y, **VARIANTS[name](), solver=TIGHT, num_paths=num_paths, num_features=1024
-    )
-    ours = model.posterior(Z)
-    torch.testing.assert_close(ours.mean, exact.mean, rtol=1e-6, atol=1e-6)
-    # 32 draws of 1024 features leave less error than 1024 paths, whose variance has a relative
-    # error of sqrt(2 / S).
-    torch.testing.assert_close(
-        ours.variance, exact.variance, rtol=5 * math.sqrt(2 / num_paths), atol=0
-    )
-    torch.testing.assert_close(
-        model.paths(2).mean(Z).unsqueeze(-1), exact.mean, rtol=1e-6, atol=1e-6
-    )
 
 
 def test_keeping_no_matrix_changes_nothing() -> None:
@@ -366,16 +340,6 @@ def test_a_solve_that_does_not_fit_is_refused_before_it_starts(
         MemoryError, match="Solving for 64 paths at 60 points needs .* Draw fewer paths at a time."
     ):
         pathwise().paths(64)
-
-
-@pytest.mark.gpu
-def test_a_model_on_cuda_has_the_same_posterior() -> None:
-    on_cuda = PathwiseGP(
-        X.cuda(), Y.cuda(), **settings(solver=TIGHT, num_paths=64, num_features=128)
-    ).posterior(Z.cuda())
-    on_cpu = pathwise().posterior(Z)
-    torch.testing.assert_close(on_cuda.mean.cpu(), on_cpu.mean)
-    torch.testing.assert_close(on_cuda.variance.cpu(), on_cpu.variance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -3,17 +3,9 @@
 import pytest
 import torch
 
-from surrogates import CG, Cholesky, InducingSystem, KernelSystem, Targets, kernel_operator
+from surrogates import Cholesky, InducingSystem, KernelSystem, Targets, kernel_operator
 from surrogates.solvers.cholesky import factorise
 from tests import problems
-
-
-def test_no_jitter_is_added_where_none_is_needed() -> None:
-    system = problems.system(60, 1e-3)
-    rhs = problems.normal(60, 2)
-    solution = Cholesky().solve(system, rhs)
-    assert not solution.note
-    assert solution.residual.max() < 1e-10
 
 
 def test_a_float32_system_is_factorised_in_float64_without_jitter() -> None:
@@ -89,13 +81,3 @@ def test_whitening_keeps_what_the_normal_equations_lose_in_single_precision() ->
     error = (whitened - reference).norm()
     assert error < 0.01 * reference.norm()
     assert error < 0.1 * (normal - reference).norm()
-
-
-def test_conjugate_gradients_without_preconditioner_agree_on_inducing_points() -> None:
-    system = problems.inducing_system(60, 20, spread=5.0)
-    targets = Targets(problems.normal(60, 2), problems.normal(60, 2, seed=1))
-    iterative = CG(preconditioner=None, tolerance=1e-10).solve(system, targets)
-    assert iterative.converged.all()
-    torch.testing.assert_close(
-        iterative.value, Cholesky().solve(system, targets).value, rtol=1e-6, atol=1e-6
-    )
