@@ -263,12 +263,6 @@ def test_a_batch_needs_points(make_model, q, error: type[Exception]) -> None:
         ParallelThompsonSampling(make_model(UNIT), UNIT, **SMALL).generate(q)
 
 
-def test_there_must_be_a_path_for_every_point(make_model) -> None:
-    model = make_model(UNIT)
-    with pytest.raises(ValueError, match="`paths` must hold q = 4 paths, got 3"):
-        ParallelThompsonSampling(model, UNIT, **SMALL).generate(4, paths=model.paths(3))
-
-
 A_THOUSAND_POINTS = """
 import resource
 import torch

@@ -218,31 +218,24 @@ def test_path_gradients_are_fused_and_in_the_units_of_all_inputs(kernels: Kernel
 
 
 @pytest.mark.parametrize(
-    ("changed", "value"),
+    ("part", "name", "value"),
     [
-        ("DEVICE_TYPES", {"cuda"}),
-        ("_kernels_for", partial(cuda._kernels_for, fewest_entries=M * N + 1)),
-        ("_triton_kernels", lambda: None),
+        ("cuda", "DEVICE_TYPES", {"cuda"}),
+        ("cuda", "_kernels_for", partial(cuda._kernels_for, fewest_entries=M * N + 1)),
+        ("cuda", "_triton_kernels", lambda: None),
+        ("kernels", "LARGEST_WIDTH", DIM - 1),
+        ("kernels", "LARGEST_OFFSET", N * S - 1),
+        ("environment", "SCALABLE_BO_COMPILE", "never"),
     ],
-    ids=["cpu", "small", "no-triton"],
+    ids=["cpu", "small", "no-triton", "wide", "long", "switched-off"],
 )
 def test_tiles_do_what_has_no_fused_kernel(
-    kernels: Kernels, changed: str, value: Any, monkeypatch: pytest.MonkeyPatch
+    kernels: Kernels, part: str, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda, changed, value)
-    K = stationary_tiles()
-    W = problems.normal(N, S)
-    torch.testing.assert_close(tiled_matmul(K, W), K.tile(WHOLE, WHOLE) @ W)
-    assert not kernels.calls
-
-
-@pytest.mark.parametrize(
-    ("limit", "value"), [("LARGEST_WIDTH", DIM - 1), ("LARGEST_OFFSET", N * S - 1)]
-)
-def test_tiles_do_what_is_beyond_the_kernels_limits(
-    kernels: Kernels, limit: str, value: int
-) -> None:
-    setattr(kernels, limit, value)
+    if part == "environment":
+        monkeypatch.setenv(name, value)
+    else:
+        monkeypatch.setattr({"cuda": cuda, "kernels": kernels}[part], name, value)
     K = stationary_tiles()
     W = problems.normal(N, S)
     torch.testing.assert_close(tiled_matmul(K, W), K.tile(WHOLE, WHOLE) @ W)
@@ -255,14 +248,6 @@ def test_other_kernels_are_never_fused(kernels: Kernels) -> None:
         KernelTiles.of(problems.GENERIC["rq"]().to(X), X, problems.uniform(N, DIM)),
         problems.normal(N, S),
     )
-    assert not kernels.calls
-
-
-def test_the_environment_variable_switches_the_kernels_off(
-    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SCALABLE_BO_COMPILE", "never")
-    tiled_matmul(stationary_tiles(), problems.normal(N, S))
     assert not kernels.calls
 
 

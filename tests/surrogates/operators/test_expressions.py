@@ -14,14 +14,6 @@ from tests.problems import DIM, KERNELS, by_differences
 CURVATURE = {"rbf": -1.0, "matern32": -3.0, "matern52": -5.0 / 3.0, "rq": -1.0, "matern12": 0.0}
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_the_values_are_those_of_the_kernel(name: str) -> None:
-    kernel = KERNELS[name]().double()
-    X = problems.uniform(7, DIM)
-    Z = problems.uniform(5, DIM, seed=1)
-    torch.testing.assert_close(kernel_values(kernel, X, Z), problems.own_evaluation(kernel, X, Z))
-
-
 @pytest.mark.parametrize("profile", ["rbf", "matern12", "matern32", "matern52"])
 def test_every_derivative_of_a_profile_is_the_slope_of_the_one_before(profile: str) -> None:
     t = problems.uniform(5) + 0.3

@@ -1,12 +1,10 @@
-"""Dense and tiled operators against GPyTorch's own evaluation, whatever the kernel,
-dtype and tile size.
-"""
+"""Dense and tiled operators against GPyTorch's own evaluation, whatever the kernel and dtype."""
 
 import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from surrogates import Dense, KernelOperator, Tiled, kernel_operator
@@ -111,26 +109,6 @@ def test_an_operator_over_two_sets_has_no_block_and_no_diagonal(kind: type[Kerne
             match=r"needs an operator over one set of points, got k\(X1, X2\) of shape \(5, 5\)",
         ):
             ask()
-
-
-@settings(max_examples=40)
-@given(
-    m=st.integers(1, 40),
-    n=st.integers(1, 40),
-    s=st.integers(1, 4),
-    side=st.integers(1, 50),
-    name=st.sampled_from(["matern32-ard", "scale-scale-matern12-active", "product"]),
-)
-def test_the_tile_size_changes_nothing(m: int, n: int, s: int, side: int, name: str) -> None:
-    X = problems.uniform(m, DIM)
-    Z = problems.uniform(n, DIM, seed=1)
-    W = problems.normal(n, s)
-    expected = problems.own_evaluation(KERNELS[name](), X, Z)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(tiles.TILE_SIDE, "cpu", side)
-        K = problems.operator(Tiled, KERNELS[name](), X, Z)
-        torch.testing.assert_close(K @ W, expected @ W)
-        torch.testing.assert_close(K.to_dense(), expected)
 
 
 @pytest.mark.parametrize("name", KERNELS)
