@@ -310,15 +310,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
             make().add_data(tmp_path / absent, target="score")
 
 
-def test_a_file_that_does_not_fit_in_memory_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(FRAME, tmp_path / "past.parquet")
-    monkeypatch.setattr("surrogates.memory.available", lambda device: 100)
-    with pytest.raises(MemoryError, match="Reading past.parquet needs"):
-        make().add_data(path, target="score")
-
-
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None
 )

@@ -27,14 +27,14 @@ FRAME = pd.DataFrame(
 
 def sources(tmp_path: Path) -> dict[str, Any]:
     FRAME.to_parquet(tmp_path / "pool.parquet", row_group_size=6)
-    FRAME.to_csv(tmp_path / "pool.csv", index=False)
+    FRAME.to_csv(tmp_path / "pool.CSV", index=False)
     X = SPACE.from_frame(FRAME)
     first, second = tmp_path / "first.parquet", tmp_path / "second.PARQUET"
     FRAME.iloc[:9].to_parquet(first)
     FRAME.iloc[9:].to_parquet(second)
     return {
         "parquet": tmp_path / "pool.parquet",
-        "csv": str(tmp_path / "pool.csv"),
+        "csv": str(tmp_path / "pool.CSV"),
         "frame": FRAME,
         "tensor": X,
         "array": X.numpy(),
@@ -77,6 +77,7 @@ def test_rows_that_break_a_constraint_are_left_out() -> None:
         (7, TypeError, "`pool` must be the path .*, a DataFrame, points .* dicts .* got int"),
         (FRAME.drop(columns="k"), ValueError, "must have the columns x, k, kind, got none for k"),
         (torch.zeros(2, 2), ValueError, r"must have shape \(.*, 3\)"),
+        (np.zeros(3), ValueError, r"`pool` must have shape \(c, 3\), .* got \(3,\)\. Give"),
     ],
 )
 def test_what_is_no_pool_is_refused_at_once(
@@ -164,11 +165,6 @@ def test_what_holds_no_points_is_refused_with_what_is_accepted() -> None:
             Pool(SPACE, source)
 
 
-def test_a_vector_is_no_pool() -> None:
-    with pytest.raises(ValueError, match=r"`pool` must have shape \(c, 3\), .* got \(3,\)\. Give"):
-        Pool(SPACE, np.zeros(3))
-
-
 def test_what_is_in_memory_is_read_whole_at_once() -> None:
     bad = FRAME.assign(x=[*FRAME["x"][:-1], np.nan])
     for source in (bad, [FRAME, bad]):
@@ -217,11 +213,3 @@ def test_rows_that_break_a_constraint_are_counted() -> None:
     pool = Pool(space, iter(X.split(3)))
     with pytest.raises(TooFewPoints, match="got 10, of which 9 break a constraint of the space"):
         pool.require(2)
-
-
-def test_the_kind_of_a_file_is_told_by_its_name_in_any_case(tmp_path: Path) -> None:
-    FRAME.to_csv(tmp_path / "POOL.CSV", index=False)
-    FRAME.to_parquet(tmp_path / "POOL.PARQUET")
-    for name in ("POOL.CSV", "POOL.PARQUET"):
-        pool = Pool(SPACE, tmp_path / name)
-        assert sum(len(U) for U, _ in pool) == 23
