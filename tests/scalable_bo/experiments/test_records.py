@@ -3,7 +3,6 @@
 import json
 import math
 import mmap
-import os
 from pathlib import Path
 
 import pytest
@@ -28,22 +27,6 @@ def test_what_is_written_is_read_back_and_numbers_that_are_not_finite_become_nul
     write_record(path, {"rounds": [{"residual": math.nan, "best": 1.5}], "q": (1, 2)})
     assert existing_record(path) == {"rounds": [{"residual": None, "best": 1.5}], "q": [1, 2]}
     assert [file.name for file in path.parent.iterdir()] == ["record.json"]
-
-
-def test_a_failed_write_leaves_the_former_record_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "record.json"
-    write_record(path, {"round": 1})
-
-    def interrupted(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_record(path, {"round": 2})
-    assert existing_record(path) == {"round": 1}
-    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
 
 
 def test_the_environment_says_what_ran_where() -> None:
