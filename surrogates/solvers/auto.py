@@ -24,7 +24,7 @@ from surrogates.solvers.run import TOLERANCE, IterativeSolver
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
 from surrogates.solvers.solver import TOO_LARGE, GoalSolver, Request, Solution, Solver
 from surrogates.systems.preconditioners import Nystrom
-from surrogates.systems.system import Apply, KernelSystem, LinearSystem
+from surrogates.systems.system import Apply, KernelSystem, LinearSystem, require_blocks
 
 EPOCHS_AROUND = 2.0  # a solve takes one before its steps, for its start or a factor, and one after
 
@@ -100,8 +100,7 @@ class Auto(GoalSolver):
             is_posterior: whether their solutions stand for a posterior.
         """
         n = system.n
-        blocks = system.blocks
-        if blocks is None:
+        if not isinstance(system, KernelSystem):
             return Choice(Cholesky(), f"Cholesky(): the system has {n} unknowns")
         if system.rows.is_shared:
             return Choice(
@@ -109,18 +108,18 @@ class Auto(GoalSolver):
                 "SketchAndProject.asap(): the rows are shared by several processes, and it moves"
                 " the least between them",
             )
-        fits = self._fits_directly(blocks)
+        fits = self._fits_directly(system)
         if n <= CHEAP_FACTOR_UP_TO and fits:
             return Choice(Cholesky(), f"Cholesky(): n = {n} is small")
         probe = SpectrumModel.of(
-            blocks, torch.Generator().manual_seed(0) if generator is None else generator
+            system, torch.Generator().manual_seed(0) if generator is None else generator
         )
         tolerance = TOLERANCE if self.tolerance is None else self.tolerance
         if is_posterior and self.tolerance is None:
             tolerance = self.error * probe.posterior_residual
-        candidates = self._candidates(blocks, num_columns, probe, tolerance)
-        if fits and probe.direct_residual(blocks.precise().dtype) <= tolerance:
-            cost = _direct_cost(blocks, num_columns)
+        candidates = self._candidates(system, num_columns, probe, tolerance)
+        if fits and probe.direct_residual(system.precise().dtype) <= tolerance:
+            cost = _direct_cost(system, num_columns)
             candidates.append(_Candidate(Cholesky(), "Cholesky()", 1.0, cost))
         best = min(candidates, key=lambda candidate: candidate.cost)
         others = ", ".join(
@@ -189,13 +188,14 @@ class Auto(GoalSolver):
         return found
 
     def _solve(self, request: Request) -> Solution:
-        blocks = request.system.blocks
+        system = request.system
+        is_whole = isinstance(system, KernelSystem)
         is_posterior = request.posterior is not None
         choice = self.choose(request.system, request.rhs.shape[1], request.generator, is_posterior)
         notes = [choice.reason]
         solver = self._patient(choice, request)
-        if blocks is not None and _begins_in_float32(blocks, solver):
-            request.coarse = blocks.to(torch.float32)
+        if isinstance(system, KernelSystem) and _begins_in_float32(system, solver):
+            request.coarse = system.to(torch.float32)
         solution = solver._solve(request)
         request.coarse = None
         notes.append(solution.note)
@@ -203,7 +203,7 @@ class Auto(GoalSolver):
         is_all = isinstance(choice.solver, Cholesky) and JITTER not in solution.note
         if falls_short and is_all and solution.value.dtype == torch.float32:
             notes.append(TOO_LARGE)
-        elif blocks is not None and falls_short and (rest := self._next(choice.solver, request)):
+        elif is_whole and falls_short and (rest := self._next(choice.solver, request)):
             if not isinstance(choice.solver, Cholesky):
                 request.initial = solution.value
             name = "Cholesky()" if isinstance(rest, Cholesky) else "SketchAndProject.asap()"
@@ -244,8 +244,7 @@ class Auto(GoalSolver):
 
     def _epochs_of_direct(self, request: Request) -> float:
         """Return the number of epochs that take as long as a direct solve."""
-        system = request.system.blocks
-        assert system is not None  # to be factorised
+        system = require_blocks(request.system)
         num_columns = request.rhs.shape[1]
         epochs = _direct_cost(system, num_columns) / _epoch_cost(system, num_columns)
         return max(epochs, EPOCHS_AROUND)
@@ -266,8 +265,10 @@ class Auto(GoalSolver):
 
     def _may_end_directly(self, request: Request) -> bool:
         """Return whether a direct solve fits, and costs no more than the rest of the budget."""
-        system = request.system.blocks
-        if system is None or system.rows.is_shared or not self._fits_directly(system):
+        system = request.system
+        if not isinstance(system, KernelSystem) or system.rows.is_shared:
+            return False
+        if not self._fits_directly(system):
             return False
         epochs = self._epochs_of_direct(request)
         if epochs > self.max_epochs - request.epochs:

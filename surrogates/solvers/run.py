@@ -30,7 +30,7 @@ from surrogates.solvers.solver import (
     now,
 )
 from surrogates.solvers.state import Parts, State, parts, restore
-from surrogates.systems.system import LinearSystem, Targets
+from surrogates.systems.system import LinearSystem, Targets, require_blocks
 
 SystemT = TypeVar("SystemT", bound=LinearSystem)
 PreparedT = TypeVar("PreparedT")
@@ -185,9 +185,9 @@ class Run(Generic[SystemT]):
         """The estimator of errors; ``None`` if nothing finer than the given precision exists and
         the weights are not a posterior's.
         """
-        if self.judge is not None or self.finest is self.given or self.given.blocks is None:
+        if self.judge is not None or self.finest is self.given:
             return self.judge
-        return ResidualRows.of(self.given.blocks, self.rhs)
+        return ResidualRows.of(require_blocks(self.given), self.rhs)
 
     @property
     def is_unsolved(self) -> Tensor:

@@ -10,7 +10,7 @@ from surrogates import checks
 from surrogates.functions.features import RandomFeatures
 from surrogates.solvers.epochs import AveragedDescent, EpochMonitor
 from surrogates.solvers.run import IterativeSolver, Start
-from surrogates.systems.system import LinearSystem
+from surrogates.systems.system import KernelSystem, LinearSystem
 
 
 @dataclass
@@ -109,7 +109,8 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
         return None
 
     def epochs_per_step(self, system: LinearSystem, num_columns: int) -> float:
-        exact = 0 if system.blocks is not None or system.stationary is not None else system.n
+        is_drawn = isinstance(system, KernelSystem) or system.stationary is not None
+        exact = 0 if is_drawn else system.n
         return (self._batch_size(system.num_data) + exact) / system.num_data
 
     def _batch_size(self, n: int) -> int:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -230,11 +230,6 @@ class LinearSystem(ABC):
         """The closed form of the kernel, a ``StationaryKernel``; ``None`` if it has none."""
         return self.kernel.tiles.stationary
 
-    @property
-    def blocks(self) -> "KernelSystem | None":
-        """This system, if it gives parts of its matrix; ``None`` if it does not."""
-        return None
-
     @cached_property
     def largest_entry(self) -> Tensor:
         """The largest diagonal entry of K over the points of the unknowns, a scalar."""
@@ -324,10 +319,6 @@ class KernelSystem(LinearSystem):
     @property
     def epochs_per_product(self) -> float:
         return 1.0
-
-    @property
-    def blocks(self) -> Self:
-        return self
 
     @property
     def is_stored(self) -> bool:
@@ -441,13 +432,12 @@ def require_blocks(system: LinearSystem) -> KernelSystem:
     Raises:
         TypeError: if it does not.
     """
-    blocks = system.blocks
-    if blocks is None:
+    if not isinstance(system, KernelSystem):
         raise TypeError(
             "`system` of inducing points does not give rows, columns or blocks of its matrix, which"
             " this method needs. Use Cholesky(), SGD() or CG(preconditioner=None)."
         )
-    return blocks
+    return system
 
 
 def check_right_hand_sides(system: LinearSystem, B: Tensor, initial: Tensor | None) -> None:
