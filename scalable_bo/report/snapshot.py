@@ -131,7 +131,6 @@ class Snapshot:
 
 def take_snapshot(
     space: Space,
-    maximize: bool,
     record: StudyRecord,
     find_beliefs: Callable[[], Sequence[Belief]],
     find_success: Callable[[], Belief | None],
@@ -144,12 +143,11 @@ def take_snapshot(
         machinery: settings of the computation, as text, beside what the study was made with.
     """
     with record.lock:
-        rows = deepcopy(record.rows)
-        known = (rows, tuple(record.asks), dict(record.costs), tuple(record.sources))
+        now = record.contents
+        known = deepcopy(now.rows), tuple(now.asks), dict(now.costs), tuple(now.sources)
     settings = {**describe_settings(record.settings), **machinery}
-    return Snapshot(
-        space, maximize, settings, *known, find_beliefs, find_success, name, record.goal
-    )
+    found = (find_beliefs, find_success, name, record.goal)
+    return Snapshot(space, record.maximize, settings, *known, *found)
 
 
 def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from scalable_bo.evaluation.evaluator import storable
 from scalable_bo.space.constraints import CallableConstraint, LinearConstraint, function_name
-from scalable_bo.space.goal import ONLY, Goal
+from scalable_bo.space.goal import Goal
 from scalable_bo.space.parameters import read_parameter
 from scalable_bo.space.space import Space
 from scalable_bo.storage.past_evaluations import History
@@ -36,9 +36,10 @@ class StudyRecord:
         names: of the parameters that vary.
     Attributes:
         goal: what is wanted of several outcomes; ``None`` for one objective alone.
-        outcome_names: of all outcomes.
+        maximize: whether larger values are better, of the first of several objectives.
+        wanted: the goal, also of one objective alone.
         lock: to hold while more than one thing is read.
-        rows, asks, costs, sources, queue, changes: as in ``Contents``.
+        contents: what is known.
         num_replaced: how often outcomes have been replaced, here or by others.
     Raises:
         ValueError: if the storage is of a study with other settings.
@@ -54,7 +55,8 @@ class StudyRecord:
         self._is_torn = False  # whether a write has begun that has not been stored
         self._names = names
         self.goal = read_goal(settings)
-        self.outcome_names = (ONLY,) if self.goal is None else self.goal.names
+        self.maximize = settings["direction"] == "maximize"
+        self.wanted = self.goal or Goal.of_one(self.maximize)
         try:
             with nullcontext() if self._shared is None else self._shared.writing():
                 stored = storage.load_settings()
@@ -62,37 +64,18 @@ class StudyRecord:
                     require_same_settings(storage.name, stored, settings)
                 if stored != settings:  # new, or of an older version that kept less
                     storage.save_settings(settings)
-            self._load()
+            self.contents = storage.load(len(names))
         except BaseException:
             storage.close()
             raise
 
-    def _load(self) -> None:
-        self._contents = self.storage.load(len(self._names))
-
     @property
     def rows(self) -> Rows:
-        return self._contents.rows
+        return self.contents.rows
 
     @property
     def asks(self) -> list[Ask]:
-        return self._contents.asks
-
-    @property
-    def costs(self) -> dict[int, AskReport]:
-        return self._contents.costs
-
-    @property
-    def sources(self) -> list[Source]:
-        return self._contents.sources
-
-    @property
-    def queue(self) -> Tensor:
-        return self._contents.queue
-
-    @property
-    def changes(self) -> list[Change]:
-        return self._contents.changes
+        return self.contents.asks
 
     def refresh(self) -> None:
         """Take over what others have written, as long as the storage is open."""
@@ -113,7 +96,7 @@ class StudyRecord:
                     f"`path` must be a place without a study. {storage.name} is there: name another"
                     " place."
                 )
-            storage.adopt(self.settings, self._contents)
+            storage.adopt(self.settings, self.contents)
             kept, copies = self.storage.checkpoints, storage.checkpoints
             if kept is not None and copies is not None:
                 for number in kept.numbers():
@@ -180,7 +163,7 @@ class StudyRecord:
             ValueError: as ``Rows.untold``.
         """
         with self._changing():
-            new, outcomes = self.rows.untold(ids, outcomes, self.outcome_names)
+            new, outcomes = self.rows.untold(ids, outcomes, self.wanted.names)
             if new:
                 outcomes = outcomes.told_at(time.time())
                 self._write("add_outcomes", new, outcomes, self.rows.next_told)
@@ -192,7 +175,7 @@ class StudyRecord:
             ValueError: as ``History.added_since`` and ``Rows.require_same_noise``.
         """
         with self._changing():
-            new = history.added_since(self.sources, self.rows, self._names)
+            new = history.added_since(self.contents.sources, self.rows, self._names)
             if new is None:
                 return
             self.rows.require_same_noise(new.outcomes)
@@ -236,7 +219,7 @@ class StudyRecord:
         """
         with self._changing():
             rows = self.rows
-            partial = rows.partial(self.outcome_names)
+            partial = rows.partial(self.wanted.names)
             told = {id for id in ids if id in partial or (0 <= id < len(rows) and rows.told[id])}
             if len(told) < len(ids):
                 other = [id for id in ids if id not in told] or list(ids)
@@ -247,7 +230,7 @@ class StudyRecord:
             rows.require_same_noise(outcomes, told)
             now = time.time()
             when = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
-            names = () if self.goal is None else self.outcome_names
+            names = () if self.goal is None else self.goal.names
             why = storable(why, "why")
             changes = [
                 Change(when, kind, id, *rows.told_of(id), why, rows.known_of(id, names))
@@ -269,7 +252,7 @@ class StudyRecord:
             try:
                 with nullcontext(()) if self._shared is None else self._shared.writing() as writes:
                     for write in writes:
-                        write.apply(self._contents)
+                        write.apply(self.contents)
                         self.num_replaced += write.name in ("adopt", "replace_outcomes")
                     yield
                 self._is_torn = False
@@ -280,14 +263,14 @@ class StudyRecord:
     def _mend(self) -> None:
         """Read again what has been stored, where a write may not have been."""
         if self._is_torn:
-            self._load()
+            self.contents = self.storage.load(len(self._names))
             self._is_torn = False
 
     def _write(self, name: str, *arguments: Any) -> None:
         """Call a method of the storage and then of the contents."""
         self.storage.require_writable()
         self._is_torn = True
-        for target in (self.storage, self._contents):
+        for target in (self.storage, self.contents):
             getattr(target, name)(*arguments)
 
 

@@ -53,7 +53,6 @@ class Answers:
 
     Args:
         space: of the study.
-        maximize: its direction.
         record: what it knows.
         surrogate: of the last ask.
         outcome_models: of several outcomes, for nobody else: the next fit depends on the last.
@@ -63,14 +62,12 @@ class Answers:
     def __init__(
         self,
         space: Space,
-        maximize: bool,
         record: StudyRecord,
         surrogate: KeptSurrogate,
         outcome_models: OutcomeModels,
         asking: threading.Lock,
     ) -> None:
         self._space = space
-        self._maximize = maximize
         self._record = record
         self._surrogate = surrogate
         self._outcome_models = outcome_models
@@ -84,7 +81,7 @@ class Answers:
         """The recommended point, and all data; as ``Study.result``."""
         with self._record.lock:
             goal = self._record.goal
-            result = Result.of(self._space, self._record.rows, self._maximize, goal)
+            result = Result.of(self._space, self._record.rows, self._record.maximize, goal)
         if goal is not None:
             return result
         belief = self._belief(fits=False)
@@ -119,11 +116,10 @@ class Answers:
         """Return means and standard deviations; as ``Study.predict``."""
         single = isinstance(params, Mapping)
         X = self._space.read(params, observed=True)
-        if self._record.goal is not None:
-            found = [belief.predict(X) for belief in self._of_outcomes()]
-            mean, std = (torch.stack(parts, dim=1) for parts in zip(*found, strict=True))
-        else:
-            mean, std = self._required().predict(X)
+        found = [belief.predict(X) for belief in self._required_of_each()]
+        mean, std = (torch.stack(parts, dim=1) for parts in zip(*found, strict=True))
+        if self._record.goal is None:
+            mean, std = mean[:, 0], std[:, 0]
         belief = self.success()
         success = None if belief is None else belief.probability(X)
         if not single:
@@ -132,22 +128,19 @@ class Answers:
 
     def importances(self, outcome: str | None) -> dict[str, float]:
         """Return the parameters' shares; as ``Study.importances``."""
-        goal = self._record.goal
-        names = ("value",) if goal is None else goal.names
+        names = self._record.wanted.names
         name = names[0] if outcome is None else checks.one_of("outcome", outcome, names)
-        if goal is None:
-            return dict(self._required().importances)
-        return dict(self._of_outcomes()[names.index(name)].importances)
+        return dict(self._required_of_each()[names.index(name)].importances)
 
     def beliefs(self) -> list[Belief]:
         """Return the posterior of each outcome; none before there are enough values."""
         if len(self._record.rows.observed) < FEWEST_VALUES:
             return []
-        return [self._required()] if self._record.goal is None else self._of_outcomes()
+        return self._required_of_each()
 
     def success(self) -> Belief | None:
         """Return the posterior of whether an evaluation succeeds; ``None`` where too few failed."""
-        known = Known(self._space, self._record, self._maximize)
+        known = Known(self._space, self._record)
         data = known.success()
         if data is None:
             return None
@@ -159,11 +152,12 @@ class Answers:
             self._success = believe(self._space, data, models.factory, generator)
         return self._success
 
-    def _of_outcomes(self) -> list[Belief]:
-        """Return the posterior of each of several outcomes."""
-        known = Known(self._space, self._record, self._maximize)
+    def _required_of_each(self) -> list[Belief]:
+        """Return the posterior of each outcome."""
         goal = self._record.goal
-        assert goal is not None
+        if goal is None:
+            return [self._required()]
+        known = Known(self._space, self._record)
         self._require_values(known.num_modelled)
         models, data, _ = self._outcome_models.of(known)
         return [
@@ -188,7 +182,7 @@ class Answers:
         """Return the posterior of all values by the hyperparameters of the last ask; before one,
         ``None`` or, if it ``fits``, by those of a fit.
         """
-        known = Known(self._space, self._record, self._maximize)
+        known = Known(self._space, self._record)
         surrogate = self._surrogate
         few_enough = known.num_observed <= EXACT_UP_TO  # to ask for a posterior in passing
         if surrogate.model is None:
@@ -202,7 +196,7 @@ class Answers:
         if kept is not None and kept[0] is fitted and torch.equal(kept[1], data.signed):
             return kept[2]
         model, data = surrogate.of(data, fitted)
-        sign = 1.0 if self._maximize else -1.0
+        (sign,) = self._record.wanted.signs
         mean = None if few_enough else surrogate.mean_of_last_ask(known)
         quick = None if mean is None else (lambda X: sign * mean(self._space.normalize(X)))
         belief = Belief(self._space, sign, model, data, quick)
@@ -236,17 +230,16 @@ def read_snapshot(path: str | os.PathLike[str], name: str | None = None) -> Snap
     random = partial(randomness, settings["seed"])
     kept = KeptSurrogate(factory, random, partial(is_for_few, strategy), None)
     kept.checkpoint = checkpoint
-    maximize = settings["direction"] == "maximize"
     models = OutcomeModels(factory, random)
-    answers = Answers(space, maximize, record, kept, models, threading.Lock())
+    answers = Answers(space, record, kept, models, threading.Lock())
 
     def beliefs() -> list[Belief]:
         if record.goal is None and any(ask.refitted is not None for ask in asks):
             # The kernel may be the user's own, which is not kept
-            known = Known(space, record, maximize)
+            known = Known(space, record)
             if checkpoint is None or not kept.take(checkpoint, known):
                 return []
         return answers.beliefs()
 
     about = name or Path(path).absolute().name
-    return take_snapshot(space, maximize, record, beliefs, answers.success, about, {})
+    return take_snapshot(space, record, beliefs, answers.success, about, {})

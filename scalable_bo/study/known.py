@@ -26,7 +26,6 @@ class Known:
     Args:
         space: of the study.
         record: of the study, as it stands.
-        maximize: its direction.
         q: points of the ask.
     Attributes:
         asks: those before.
@@ -44,15 +43,14 @@ class Known:
         goal: what is wanted of several outcomes; ``None`` for one objective alone.
     """
 
-    def __init__(self, space: Space, record: StudyRecord, maximize: bool, q: int = 0) -> None:
+    def __init__(self, space: Space, record: StudyRecord, q: int = 0) -> None:
         self._space = space
         self._record = record
-        self._maximize = maximize
         self.goal = record.goal
         with record.lock:
             rows = record.rows
-            partial = rows.outcomes(len(record.outcome_names), rows.partly_told)
-            queue = record.queue
+            partial = rows.outcomes(len(record.wanted.names), rows.partly_told)
+            queue = record.contents.queue
             self.asks: Sequence[Ask] = tuple(record.asks)
             self.num_observed = len(rows.observed)
             self.num_modelled = self.num_observed + int(partial.isfinite().sum(0).amin())
@@ -63,7 +61,7 @@ class Known:
             # impossible.
             is_finite = math.isfinite(space.num_points)
             self.taken = set(keys(torch.cat([rows.X, queue]) if is_finite else self.unusable))
-            self.batches = _batches(rows, record.asks, maximize, record.goal)
+            self.batches = _batches(rows, record.asks, record.maximize, record.goal)
 
     def data(self, num_observed: int) -> TrainingData:
         """Return the first values as training data."""
@@ -72,7 +70,7 @@ class Known:
             ids = rows.observed[:num_observed]
             noise = rows.noise[ids] if rows.noise_is_known else None
             U = self._space.normalize(rows.X[ids])
-            return TrainingData.of(U, rows.values[ids], noise, self._maximize)
+            return TrainingData.of(U, rows.values[ids], noise, self._record.maximize)
 
     def success(self) -> TrainingData | None:
         """Return where evaluations had a value and where they failed; ``None`` where too few
@@ -88,15 +86,14 @@ class Known:
         with self._record.lock:
             rows = self._record.rows
             ids = rows.observed[:num_observed] + rows.partly_told.tolist()
-            values = rows.outcomes(len(self._record.outcome_names))[ids]
+            values = rows.outcomes(len(self._record.wanted.names))[ids]
             return self._space.normalize(rows.X[ids]), values
 
     def outcome_data(self, num_observed: int) -> list[TrainingData]:
         """Return the values of each outcome, of the first n points that have all and of those that
         wait for some.
         """
-        assert self.goal is not None
-        return TrainingData.of_each(*self.outcome_table(num_observed), self.goal.signs)
+        return TrainingData.of_each(*self.outcome_table(num_observed), self._record.wanted.signs)
 
     def has_grown(self, few: bool) -> bool:
         """Whether there are so many more values than at the last fit of hyperparameters that these

@@ -159,8 +159,7 @@ class Study:
         device: torch.device | str | None = None,
         shared: bool = False,
     ) -> None:
-        plain = isinstance(maximize, bool) and objectives is None and outcome_constraints is None
-        goal = None if plain else Goal.of(maximize, objectives, outcome_constraints)
+        goal = Goal.of(maximize, objectives, outcome_constraints)
         _check(seed, path, storage, name, solver, dtype, ask_seconds, goal)
         self._threads = None if threads is None else checks.positive_int("threads", threads)
         make = make_strategy if goal is None else partial(goal_strategy, goal)
@@ -254,16 +253,11 @@ class Study:
     @property
     def best_value(self) -> float:
         """The best observed feasible value so far; NaN if there is none, or several objectives."""
-        goal = self._record.goal
         with self._record.lock:
             rows = self._record.rows
-            values = rows.values[rows.observed]
-            if goal is not None:
-                best = goal.best(rows.outcomes(len(goal.names))[rows.observed])
-                return math.nan if best is None else float(values[best])
-        if not len(values):
-            return math.nan
-        return float(values.max() if self.maximize else values.min())
+            wanted = self._record.wanted
+            best = wanted.best(rows.outcomes(len(wanted.names))[rows.observed])
+            return math.nan if best is None else float(rows.values[rows.observed[best]])
 
     @property
     def outcomes(self) -> tuple[str, ...]:
@@ -326,7 +320,7 @@ class Study:
             rows = self._record.rows
             ids = (~rows.told).nonzero().flatten().tolist()
             X = rows.X[ids]
-            partial = rows.partial(self._record.outcome_names)
+            partial = rows.partial(self._record.wanted.names)
         outcomes = [partial.get(id, {}) for id in ids] if self.outcomes else None
         return Batch(ids, self.space.to_dicts(X), X, outcomes=outcomes)
 
@@ -358,7 +352,7 @@ class Study:
             rows = self._record.rows
             wanted = list(range(len(rows))) if ids is None else whole_numbers(ids)
             rows.require(wanted)
-            return read_points(self.space, rows, self._record.outcome_names, wanted)
+            return read_points(self.space, rows, self._record.wanted.names, wanted)
 
     def reasons(self, ids: Sequence[int]) -> list[str | None]:
         """Return why each of these points failed; ``None`` for those that did not."""
@@ -409,7 +403,7 @@ class Study:
             self._record.storage.require_writable()
             self._require_left(q)
             self._forget_what_was_replaced()
-            known = Known(self.space, self._record, self.maximize, q)
+            known = Known(self.space, self._record, q)
             num_queued = len(known.queued)
             if candidates is not None:
                 candidates.require(q - num_queued)
@@ -420,7 +414,7 @@ class Study:
             except BaseException:
                 self._proposer.surrogate.let_go()  # that of an ask which is not stored
                 raise
-            self._last_ask = self._record.costs[ask.number]
+            self._last_ask = self._record.contents.costs[ask.number]
         rows = None if candidates is None else [None] * num_queued + candidates.rows
         return Batch(ids, self.space.to_dicts(X), X, rows)
 
@@ -458,7 +452,7 @@ class Study:
     @property
     def num_queued(self) -> int:
         """The number of points that were enqueued and not asked for."""
-        return len(self._record.queue)
+        return len(self._record.contents.queue)
 
     def tell(
         self,
@@ -529,7 +523,7 @@ class Study:
     @property
     def _outcome_columns(self) -> list[str]:
         parameters = [*self.space.names, *self.space.fixed]
-        return apart(self._record.outcome_names, parameters)
+        return apart(self._record.wanted.names, parameters)
 
     def _read_filled(self, sheet: Any) -> tuple[Any, ...]:
         """Return what ``tell`` is given by a sheet, and its notes by id."""
@@ -540,7 +534,7 @@ class Study:
         columns = self._outcome_columns
         found = Filled.of(frame, self.space, self._record.rows.X, columns)
         noise = None if all(map(math.isnan, found.noise)) else found.noise
-        names = dict(zip(columns, self._record.outcome_names, strict=True))
+        names = dict(zip(columns, self._record.wanted.names, strict=True))
         values: list[Any] = [
             {names[column]: value for column, value in told.items()} or math.nan
             for told in found.values
@@ -596,7 +590,7 @@ class Study:
     def changes(self) -> list[Change]:
         """What points had been told before they were withdrawn or corrected, in order."""
         with self._record.lock:
-            return list(self._record.changes)
+            return list(self._record.contents.changes)
 
     def add_data(
         self,
@@ -799,7 +793,6 @@ class Study:
         with nullcontext() if wait is False else self._asking:
             return take_snapshot(
                 self.space,
-                self.maximize,
                 self._record,
                 self._answers.beliefs,
                 self._answers.success,
@@ -855,12 +848,10 @@ class Study:
         return shown.html_table(self._record.storage.name, self._shown() | best)
 
     def _shown(self) -> dict[str, Any]:
-        goal = self._record.goal
-        direction = "maximize" if self.maximize else "minimize"
         with self._record.lock:
             rows = self._record.rows
             return {
-                "goal": direction if goal is None else goal.directions,
+                "goal": self._record.wanted.directions,
                 "parameters": shown.describe_names(self.space.names),
                 "values": len(rows.observed),
                 "failed": len(rows.reasons),
@@ -905,7 +896,6 @@ class Study:
     def _answers(self) -> Answers:
         return Answers(
             self.space,
-            self.maximize,
             self._record,
             self._proposer.surrogate,
             self._proposer.new_outcome_models(),

@@ -74,7 +74,7 @@ def audited(file: Path, expected: list[dict[str, float]]) -> None:
             for _, row in frame.iterrows()
         ]
         assert kept == expected
-        known = Known(study.space, study._record, study.maximize)
+        known = Known(study.space, study._record)
         counts = [len(part.U) for part in known.outcome_data(known.num_observed)]
         assert counts == [sum(name in row for row in expected) for name in OUTCOMES]
         assert study.num_failed == 0

@@ -402,7 +402,7 @@ def test_a_copy_is_the_study_and_its_next_ask_is_the_same_wherever_it_was_copied
 
 
 def exactly(study: Study) -> bytes:
-    return pack(Write("adopt", (study._record._contents,)))
+    return pack(Write("adopt", (study._record.contents,)))
 
 
 def test_what_was_told_one_by_one_is_put_together_by_who_opens_it_and_others_go_on(

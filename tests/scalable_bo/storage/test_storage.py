@@ -456,10 +456,10 @@ def test_what_values_told_one_by_one_amount_to_is_read_not_each_of_them(tmp_path
     with told_one_by_one(tmp_path, 50) as study:
         study.enqueue({"x": 0.25})
         study.withdraw([7], why="spilt")
-        before = pack(Write("adopt", (study._record._contents,)))
+        before = pack(Write("adopt", (study._record.contents,)))
     assert num_writes(tmp_path / "study.sqlite") == num_writes(tmp_path / "backup.sqlite") == 2
     with Study.open(tmp_path) as study:
-        assert pack(Write("adopt", (study._record._contents,))) == before
+        assert pack(Write("adopt", (study._record.contents,))) == before
         assert study.ask(1).params == [{"x": 0.25}]
         assert study.changes[0].why == "spilt"
     assert num_writes(tmp_path / "study.sqlite") == 3  # one more write is read as it is

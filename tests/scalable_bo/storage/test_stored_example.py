@@ -123,7 +123,7 @@ def test_other_constraints_than_those_that_are_kept_as_text_are_refused(folder: 
 
 def test_a_study_of_before_times_were_kept_goes_on_with_them(folder: Path) -> None:
     with Study.open(folder / "ten", num_initial=10_000) as study:
-        assert len(study._record.changes) == 2
+        assert len(study._record.contents.changes) == 2
         study.tell([12], [1.0])
         study.ask(1)
     with Study.open(folder / "ten", num_initial=10_000) as study:
