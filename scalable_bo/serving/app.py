@@ -119,7 +119,7 @@ def _add_work(app: FastAPI, desk: Desk) -> None:
         return reply(
             {
                 "points": [{"id": id, "params": params} for id, params in found.points],
-                "lease": desk.leases.seconds,
+                "lease": desk.lease,
                 "retry_after": found.retry_after,
                 "finished": found.finished,
             }

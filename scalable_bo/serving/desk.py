@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalable_bo.serving.client import FIRST_PAUSE, LONGEST_PAUSE
-from scalable_bo.serving.leases import NOBODY, Lease, Leases
 from scalable_bo.serving.supply import Supply
 from scalable_bo.serving.tells import Teller, Told
 from scalable_bo.storage.rounds import Batch
@@ -22,10 +21,26 @@ from scalable_bo.study.study import Study
 from surrogates import checks
 
 SECONDS_OF_IDLENESS = 2.0 * LONGEST_PAUSE  # after which a worker that asked in vain waits no more
+NOBODY = ""  # holds what was pending when the server started
 
 
 class UnavailableError(RuntimeError):
     """There are no points, and the next ask for some fails."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A point in the hands of a worker.
+
+    Attributes:
+        worker: its name; ``NOBODY`` for whoever had the point when the server started.
+        since: the clock's seconds when the worker got it.
+        until: when the point comes back unless the worker renews the lease or tells.
+    """
+
+    worker: str
+    since: float
+    until: float
 
 
 @dataclass(frozen=True)
@@ -57,8 +72,10 @@ class Desk:
         batch: the least that is asked for at once.
         evaluations: points of the study that are asked for in all, those before counted in;
             ``None`` for no limit.
-        clock: of the leases, in seconds.
+        clock: of the leases, seconds that never go back.
         idle_asks: of all workers that wait, at most so many a second.
+    Attributes:
+        lease: seconds.
     Raises:
         TypeError, ValueError: if an argument is out of range.
     """
@@ -81,16 +98,17 @@ class Desk:
             checks.positive_int("evaluations", evaluations)
             budget = evaluations - int((rows.asks > 0).sum())
         self.study = study
-        self.leases = Leases(lease, clock)
+        self.lease = lease
         pending = study.unfinished()
         self._params = dict(zip(pending.ids, pending.params, strict=True))  # of what is not told
         self._num_rows = len(rows)
         self._waiting: deque[int] = deque()
+        self._leases: dict[int, Lease] = {}
         self._idle: dict[str, tuple[float, int]] = {}  # when they asked in vain, for how many
         self._clock = clock
         self._idle_asks = idle_asks
         self._lock = threading.Lock()
-        self.leases.give(pending.ids, NOBODY)
+        self._give(pending.ids, NOBODY)
         self.teller = Teller(study.tell, self._forget)
         self.pool = Supply(study.ask, self._take_over, batch, budget)
         self.pool.note(0, 0, 0)
@@ -104,7 +122,7 @@ class Desk:
         with self._lock:
             self._collect()
             ids = [self._waiting.popleft() for _ in range(min(q, len(self._waiting)))]
-            self.leases.give(ids, worker)
+            self._give(ids, worker)
             points = [(id, self._params[id]) for id in ids]
             num_idle = self._note_idle(worker, q - len(ids))
             is_all = not points and self.pool.is_exhausted and not self._params
@@ -135,24 +153,23 @@ class Desk:
             for id in ids:
                 if id in self._waiting:
                     self._waiting.remove(id)
-                    self.leases.give([id], worker)
-                elif not self.leases.renew(id, worker):
+                    self._give([id], worker)
+                elif not self._renew(id, worker):
                     lost.append(id)
         return lost
 
     def release(self, ids: Sequence[int], worker: str) -> None:
         """Give points of a worker back, to be evaluated by the next one."""
         with self._lock:
-            mine = [id for id in dict.fromkeys(ids) if self.leases.renew(id, worker)]
-            self.leases.end(mine)
+            mine = [id for id in dict.fromkeys(ids) if self._renew(id, worker)]
+            self._end(mine)
             self._waiting.extendleft(reversed(mine))
 
     def held(self) -> dict[int, Lease]:
         """Return all leases by id, but for those of nobody."""
         with self._lock:
             self._collect()
-            held = self.leases.held()
-        return {id: lease for id, lease in held.items() if lease.worker != NOBODY}
+            return {id: one for id, one in self._leases.items() if one.worker != NOBODY}
 
     def params_of(self, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
         """Return the parameters of points by id, of those that have not been told."""
@@ -173,7 +190,27 @@ class Desk:
 
     def _collect(self) -> None:
         """Take back points whose leases have expired; they are the first to be given out."""
-        self._waiting.extendleft(self.leases.expired())
+        expired = [id for id, lease in self._leases.items() if lease.until <= self._clock()]
+        self._end(expired)
+        self._waiting.extendleft(expired)
+
+    def _give(self, ids: Sequence[int], worker: str) -> None:
+        """Lease points to a worker, in place of leases that there are."""
+        now = self._clock()
+        self._leases |= dict.fromkeys(ids, Lease(worker, now, now + self.lease))
+
+    def _renew(self, id: int, worker: str) -> bool:
+        """Renew a lease; return whether the worker holds it then, or nobody did and it does now."""
+        lease = self._leases.get(id)
+        if lease is None or lease.worker not in (worker, NOBODY):
+            return False
+        self._leases[id] = Lease(worker, lease.since, self._clock() + self.lease)
+        return True
+
+    def _end(self, ids: Sequence[int]) -> None:
+        """End leases, those that there are."""
+        for id in ids:
+            self._leases.pop(id, None)
 
     def _take_over(self, batch: Batch) -> None:
         with self._lock:
@@ -185,7 +222,7 @@ class Desk:
     def _forget(self, ids: Sequence[int]) -> None:
         """Give points that were told to nobody any more."""
         with self._lock:
-            self.leases.end(ids)
+            self._end(ids)
             for id in ids:
                 if self._params.pop(id, None) is not None and id in self._waiting:
                     self._waiting.remove(id)
