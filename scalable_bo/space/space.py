@@ -24,7 +24,6 @@ from scalable_bo.space.constraints import (
     read_constraint,
     write_constraint,
 )
-from scalable_bo.space.dicts import read_dicts
 from scalable_bo.space.parameters import (
     Categorical,
     Float,
@@ -380,7 +379,7 @@ class Space:
             ValueError: if a dict lacks a parameter, has another one, or a value is none of its
                 parameter's.
         """
-        numbers = read_dicts(self.params, self.fixed, params, first_row)
+        numbers = self._numbers_of(params, first_row)
         X = self.check(numbers, first_row, observed=observed)
         if (extra := X.isnan() & ~numbers.isnan()).any():
             row, column = extra.nonzero()[0].tolist()
@@ -460,6 +459,31 @@ class Space:
         ]
         parts += [f"{name}={value!r}" for name, value in (self.params | self.fixed).items()]
         return f"Space({', '.join(parts)})"
+
+    def _numbers_of(self, points: Sequence[Mapping[str, Any]], first_row: int) -> Tensor:
+        """Return the numbers (n, d) of dicts, NaN for parameters that they leave out."""
+        always = {name for name, param in self.params.items() if param.active_if is None}
+        rows = [[math.nan] * self.dim for _ in points]  # whose cells are set without a tensor each
+        for row, values in enumerate(points):
+            given = set(values) if isinstance(values, Mapping) else set()
+            if not always <= given - set(self.fixed) <= set(self.params):
+                names = [name if isinstance(name, str) else quote(name) for name in given]
+                raise ValueError(
+                    f"Each dict must have exactly the parameters {', '.join(self.params)}, got "
+                    f"{', '.join(names) or 'none'} in row {first_row + row}."
+                )
+            for name, fixed in self.fixed.items():
+                if values.get(name, fixed) != fixed:
+                    raise ValueError(
+                        f"`{name}` is fixed to {fixed!r}, got {quote(values[name])} in row"
+                        f" {first_row + row}. Leave the row out."
+                    )
+            for column, (name, param) in enumerate(self.params.items()):
+                if name in values:
+                    rows[row][column] = number = param.number(values[name])
+                    if math.isnan(number):
+                        raise refusal(name, param.requirement, values[name], first_row + row)
+        return torch.tensor(rows, dtype=torch.float64, device="cpu").reshape(-1, self.dim)
 
     def _decoded(self, U: Tensor) -> Tensor:
         """Return the nearest points (..., d) to U (..., e), those of all parameters."""
