@@ -15,6 +15,7 @@ from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.choices import choose_parts
 from scalable_bo.study.pace import end_of_fit, local_parts, plan_here
 from surrogates import PathwiseGP
+from surrogates.fitting.search import FitWatch
 
 
 def choose_batch(
@@ -36,19 +37,19 @@ def choose_batch(
         request_of: makes the request for some points by a model.
         seconds: that the batch is to take; ``None`` for as long as all values take.
     """
-    deadline = None
+    watch = FitWatch()
     reason = ""
     if seconds is not None:
-        deadline = end_of_fit(time.perf_counter(), seconds)
+        watch.deadline = end_of_fit(time.perf_counter(), seconds)
         plan = plan_here(factory, data.U, len(data.U), q, seconds)
         reason = plan.reason
         if plan.num_rows is not None:
-            parts = local_parts(factory, strategy, plan, data, q, generator, deadline=deadline)
+            parts = local_parts(factory, strategy, plan, data, q, generator, watch)
             chosen = choose_parts(
                 parts, lambda part: request_of(part.models[0], part.q), strategy.generate, generator
             )
             return chosen.points, reason
-    model, kept = fitted_model(factory, strategy, data, q, generator, deadline=deadline)
+    model, kept = fitted_model(factory, strategy, data, q, generator, watch=watch)
     request = request_of(model, q)
     if kept.kept is not None:  # values are left out, not their points
         request = request.beside(data.U[~kept.kept].to(request.bounds))
@@ -63,19 +64,18 @@ def fitted_model(
     generator: torch.Generator,
     *,
     has_limit: bool = False,
-    deadline: float | None = None,
+    watch: FitWatch | None = None,
 ) -> tuple[PathwiseGP, TrainingData]:
     """Return the model that a study would choose q points by, the one for few values where the
     strategy asks for it, and the data as it has them.
 
     Args:
         has_limit: whether the values have a limit to keep, so that they stay on their scale.
-        deadline: of ``time.perf_counter``, when the fit ends; ``None`` for none.
     """
     if has_limit:
         return factory.build(data, fit_surrogate(factory, data, generator)), data
     few = is_for_few(strategy, q, len(data.U))
-    fitted, data = fit_warped(factory, data, generator, few=few, deadline=deadline)
+    fitted, data = fit_warped(factory, data, generator, few=few, watch=watch)
     return factory.build(data, fitted), data
 
 

@@ -23,6 +23,7 @@ from scalable_bo.modelling.roughness import is_rough, rough_bands
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.space import Space
 from surrogates import PathwiseGP
+from surrogates.fitting.search import FitWatch
 from surrogates.models.data import data_sets
 from surrogates.models.fresh import EXACT_UP_TO
 from surrogates.rules.data_set import DataSet
@@ -197,10 +198,8 @@ def believe(
     data: TrainingData,
     factory: SurrogateFactory,
     generator: torch.Generator,
-    deadline: float | None = None,
+    watch: FitWatch | None = None,
 ) -> Belief:
-    """Return the posterior of plain data of which the largest is best, by a fit to few of them that
-    ends by a deadline of ``time.perf_counter``, if there is one.
-    """
-    fitted = fit_surrogate(factory, data, generator, few=True, deadline=deadline)
+    """Return the posterior of plain data of which the largest is best, by a fit to few of them."""
+    fitted = fit_surrogate(factory, data, generator, few=True, watch=watch)
     return Belief(space, 1.0, factory.build(data, fitted), data)

@@ -6,7 +6,7 @@ Notation: n values; ``U (n, e)`` on the unit cube.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import product
 from typing import Any
@@ -49,13 +49,13 @@ def fit_surrogate(
     generator: torch.Generator,
     *,
     few: bool = False,
-    deadline: float | None = None,
+    watch: FitWatch | None = None,
 ) -> PathwiseGP:
     """Return a small model whose hyperparameters maximise the likelihood of a random subset; by the
-    kernel of few where there are ``few``, and by a deadline as in :func:`fit_warped`.
+    kernel of few where there are ``few``.
     """
-    watch = FitWatch(deadline=deadline)
-    return _fit(data, factory.modules(few), _sample(data, CHEAP_FACTOR_UP_TO, generator), watch)
+    rows = _sample(data, CHEAP_FACTOR_UP_TO, generator)
+    return _fit(data, factory.modules(few), rows, watch or FitWatch())
 
 
 def fit_warped(
@@ -65,8 +65,7 @@ def fit_warped(
     *,
     few: bool,
     scales: Sequence[str] = tuple(SCALES),
-    callback: Callable[[int], None] | None = None,
-    deadline: float | None = None,
+    watch: FitWatch | None = None,
 ) -> tuple[PathwiseGP, TrainingData]:
     """Return a model and its data: on the one of ``scales`` where their likelihood is largest, the
     change of variables included.
@@ -89,12 +88,10 @@ def fit_warped(
         few: whether it is to be by the kernel of few.
         scales: of ``SCALES``, the plain one first; as the logarithm of gaps only where there are
             few.
-        callback: called with the number of evaluations of the likelihood so far.
-        deadline: of ``time.perf_counter``, after which every fit ends with its next evaluation;
-            ``None`` for none.
+        watch: what the fits tell, and when all of them end.
     """
     told = _sample(data, MOST_OF_FEW if few else CHEAP_FACTOR_UP_TO, generator)
-    watch = FitWatch(callback, deadline)
+    watch = watch or FitWatch()
     straight = [scale for scale in scales if scale != "gaps"]
     tried: list[tuple[str | None, str]] = [(None, scale) for scale in (scales if few else straight)]
     if few:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from acquisition.outcomes import Success
 from acquisition.strategy import ChoosingStrategy, Request, SharingStrategy, Strategy
+from scalable_bo.evaluation.progress import describe_fit, status_lines
 from scalable_bo.modelling.belief import believe
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import is_for_few, randomness
@@ -36,6 +37,7 @@ from scalable_bo.study.pace import Plan, Region, end_of_fit, local_parts, plan_h
 from scalable_bo.study.surrogate import KeptSurrogate
 from scalable_bo.study.team import Team, make_job, read_job
 from surrogates import PathwiseGP, memory
+from surrogates.fitting.search import FitWatch
 from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO
 from surrogates.rules.solved import COLUMNS_HELD, default_solver
 
@@ -116,7 +118,7 @@ class Proposer:
             few = self._is_for_few(q, known.num_observed)
             refit = kept.is_to_be_fitted(known, few)
             told = known.data(known.num_observed)
-            model, data = kept.make(told, refit, few, asked.generator, callback, asked.deadline)
+            model, data = kept.make(told, refit, few, asked.generator, asked.watch)
             keep = partial(kept.keep, asked.known.number, model, data, few)
             success = self._success(asked)
             models = _Models([Part([model], [data], q, success=success)], refit, keep)
@@ -147,9 +149,8 @@ class Proposer:
             asked.known.data(asked.known.num_observed),
             asked.q,
             asked.generator,
-            success=partial(self._success, asked),
-            deadline=asked.deadline,
-            callback=asked.callback,
+            asked.watch,
+            partial(self._success, asked),
         )
         return _Models(parts, None, lambda choice: None)
 
@@ -164,7 +165,8 @@ class Proposer:
             return None
         # It draws by itself, so that failures change nothing else that is random
         generator = torch.Generator().manual_seed(asked.generator.initial_seed())
-        belief = believe(self._space, data, self._factory, generator, asked.deadline)
+        watch = FitWatch(deadline=asked.watch.deadline)
+        belief = believe(self._space, data, self._factory, generator, watch)
         paths = belief.model.paths(1, generator=generator)
         return lambda U: data.values_of(paths.mean(U))
 
@@ -203,22 +205,21 @@ class Proposer:
         """
         start = time.perf_counter()
         plan = None
-        deadline = None
+        watch = FitWatch(callback and status_lines(describe_fit, callback))
         if self._ask_seconds is not None and left is None and pool is None:
             U = known.data(min(known.num_observed, DIRECT_SOLVE_UP_TO)).U
             plan = plan_here(self._factory, U, known.num_observed, q, self._ask_seconds)
-            deadline = end_of_fit(start, self._ask_seconds)
+            watch.deadline = end_of_fit(start, self._ask_seconds)
         shared = pool is None and self._is_shared(q, known)
         asked = _Asked(
             q,
             known,
             self._generator(known.number),
             start,
-            callback,
+            watch,
             pool,
             left,
             plan,
-            deadline,
             self._team if shared and (plan is None or plan.num_rows is None) else None,
         )
         if asked.team is not None:
@@ -377,8 +378,8 @@ class _Asked:
 
     Attributes:
         left: (c, d) the points of a small finite space that are not taken; ``None`` of another.
+        watch: of its fit.
         plan: how it keeps to its time; ``None`` without one.
-        deadline: of a fit.
         team: of the processes that make the batch together; ``None`` for this one alone.
     """
 
@@ -386,11 +387,10 @@ class _Asked:
     known: Known
     generator: torch.Generator
     start: float
-    callback: Callable[[str], None] | None
+    watch: FitWatch
     pool: Pool | None
     left: Tensor | None
     plan: Plan | None
-    deadline: float | None
     team: Team | None
 
     @property

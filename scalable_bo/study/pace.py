@@ -19,12 +19,12 @@ from torch import Tensor
 from acquisition.outcomes import Success
 from acquisition.strategies import NUM_CANDIDATES, num_terms
 from acquisition.strategy import Strategy
-from scalable_bo.evaluation.progress import describe_fit, status_lines
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import FIRST_FIT_POINTS, fit_warped, is_for_few
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.choices import Part
 from surrogates import memory
+from surrogates.fitting.search import FitWatch
 from surrogates.operators.differentiable import KernelBasis, combine, combine_rowwise
 from surrogates.operators.linalg import DIRECT_SOLVE_UP_TO
 from surrogates.solvers.auto import EPOCHS_AROUND
@@ -223,10 +223,8 @@ def local_parts(
     told: TrainingData,
     q: int,
     generator: torch.Generator,
-    *,
+    watch: FitWatch,
     success: Callable[[Region], Success | None] = lambda region: None,
-    deadline: float | None = None,
-    callback: Callable[[str], None] | None = None,
 ) -> list[Part]:
     """Return a part of a batch of q points for each region of ``plan``, by models with the same
     hyperparameters.
@@ -235,8 +233,6 @@ def local_parts(
         strategy: what the models are to be for.
         told: all values.
         success: tells of a region what :class:`Part` has.
-        deadline: of ``time.perf_counter``, when the fit ends; ``None`` for none.
-        callback: receives a line of text whenever the fit has got on.
     """
     assert plan.num_rows is not None
     regions = find_regions(told.U, told.signed, plan.num_rows, plan.num_regions)
@@ -247,8 +243,7 @@ def local_parts(
         told.part(near),
         generator,
         few=is_for_few(strategy, max(sizes), plan.num_rows),
-        callback=callback and status_lines(describe_fit, callback),
-        deadline=deadline,
+        watch=watch,
     )
     parts = []
     for place, (region, size) in enumerate(zip(regions, sizes, strict=True), 1):

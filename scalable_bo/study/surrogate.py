@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from scalable_bo.evaluation.progress import describe_fit, status_lines
 from scalable_bo.modelling.factory import SurrogateFactory, mean_of
 from scalable_bo.modelling.fitting import fit_warped
 from scalable_bo.modelling.training import FEWEST_VALUES, TrainingData
@@ -26,6 +25,7 @@ from scalable_bo.storage.storage import Checkpoints
 from scalable_bo.study.choices import Choice
 from scalable_bo.study.known import Known
 from surrogates import PathwiseGP
+from surrogates.fitting.search import FitWatch
 
 
 @dataclass(eq=False)
@@ -68,25 +68,13 @@ class KeptSurrogate:
         refit: bool,
         few: bool,
         generator: torch.Generator,
-        callback: Callable[[str], None] | None = None,
-        deadline: float | None = None,
+        watch: FitWatch | None = None,
     ) -> tuple[PathwiseGP, TrainingData]:
         """Return the surrogate of an ask and its data as it has them: refitted, or with the last
         hyperparameters and weights to start from.
-
-        Args:
-            callback: receives a line of text whenever the fit has got on.
-            deadline: of ``time.perf_counter``, when the fit ends; ``None`` for none.
         """
         if refit or self.fitted is None:
-            small, data = fit_warped(
-                self.factory,
-                data,
-                generator,
-                few=few,
-                callback=callback and status_lines(describe_fit, callback),
-                deadline=deadline,
-            )
+            small, data = fit_warped(self.factory, data, generator, few=few, watch=watch)
             return self.factory.build(data, small), data
         last, before = self.fitted
         model, data = self.of(data, self.fitted)

@@ -11,6 +11,7 @@ from scalable_bo.modelling.fitting import MOST_EVALUATIONS, fit_warped
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.surrogate import KeptSurrogate
 from surrogates import PathwiseGP
+from surrogates.fitting.search import FitWatch
 from tests import problems
 
 CPU = torch.device("cpu")
@@ -194,6 +195,6 @@ def test_a_kernel_that_falls_behind_is_not_fitted_to_the_end() -> None:
     for made in (factory, replace(factory, further={})):
         evaluations: list[int] = []
         generator = torch.Generator().manual_seed(1)
-        fit_warped(made, data, generator, few=True, callback=evaluations.append)
+        fit_warped(made, data, generator, few=True, watch=FitWatch(evaluations.append))
         numbers.append(len(evaluations))
     assert 0 < numbers[0] - numbers[1] < 0.5 * len(factory.further) * MOST_EVALUATIONS

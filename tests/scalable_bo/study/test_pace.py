@@ -17,6 +17,7 @@ from scalable_bo.space.space import Float, Space
 from scalable_bo.study import pace
 from scalable_bo.study.pace import Rates, find_regions, measure_rates, plan_ask, predicted_seconds
 from scalable_bo.study.study import Study
+from surrogates.fitting.search import FitWatch
 from surrogates.functions import paths
 from surrogates.operators.differentiable import KernelBasis
 from tests import problems
@@ -146,8 +147,7 @@ def test_a_fit_ends_soon_after_its_deadline_with_what_it_has() -> None:
         factory,
         data,
         torch.Generator().manual_seed(0),
-        deadline=-math.inf,
-        callback=numbers.append,
+        watch=FitWatch(numbers.append, -math.inf),
         **given,
     )
     assert numbers == [1, 2, 3, 4]  # one of each scale, and one by each further kernel
