@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -91,55 +90,46 @@ def decimal_of(how: Mapping[str, str]) -> str:
     return "." if how["sep"] == "," else ","
 
 
-@dataclass
 class Filled:
-    """What a sheet says of points: their ids, values of outcomes by name, known variances, why
-    evaluations failed, by id, and the notes on points, by id.
+    """What a sheet says of points: an empty cell says nothing, and a row without an outcome or a
+    reason is passed over.
+
+    Args:
+        frame: a row for each point, which its column or index ``id`` names; columns of parameters
+            must hold what was asked for.
+        X: (n, d), the points of all ids.
+        names: of the outcomes.
+    Attributes:
+        ids: of the points.
+        values: outcomes by name, those of each point.
+        noise: known variances.
+        reasons: why evaluations failed, by id.
+        notes: on points, by id.
+    Raises:
+        ValueError: with each problem, by row and column as a spreadsheet counts them.
     """
 
-    ids: list[int] = field(default_factory=list)
-    values: list[dict[str, float]] = field(default_factory=list)
-    noise: list[float] = field(default_factory=list)
-    reasons: dict[int, str] = field(default_factory=dict)
-    notes: dict[int, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, frame: pd.DataFrame, space: Space, X: Tensor, names: Sequence[str]) -> Filled:
-        """Read a sheet: an empty cell says nothing, and a row without an outcome or a reason is
-        passed over.
-
-        Args:
-            frame: a row for each point, which its column or index ``id`` names; columns of
-                parameters must hold what was asked for.
-            X: (n, d), the points of all ids.
-            names: of the outcomes.
-        Raises:
-            ValueError: with each problem, by row and column as a spreadsheet counts them.
-        """
+    def __init__(self, frame: pd.DataFrame, space: Space, X: Tensor, names: Sequence[str]) -> None:
         if "id" not in frame.columns and frame.index.name == "id":
             frame = frame.reset_index()
-        sheet = _Sheet(frame.rename(columns=_heading), space, X, names)
-        self = cls()
-        for row in range(len(frame)):
-            sheet.read(row, self)
-        if sheet.problems:
-            lines = "\n  ".join(sheet.problems)
-            raise ValueError(f"Nothing was told, since in the sheet\n  {lines}")
-        return self
-
-
-class _Sheet:
-    """A sheet that is read row by row, and what is wrong in it."""
-
-    def __init__(self, frame: pd.DataFrame, space: Space, X: Tensor, names: Sequence[str]) -> None:
-        self._frame = frame
+        self.ids: list[int] = []
+        self.values: list[dict[str, float]] = []
+        self.noise: list[float] = []
+        self.reasons: dict[int, str] = {}
+        self.notes: dict[int, str] = {}
+        self._frame = frame.rename(columns=_heading)
         self._space = space
         self._points = X
         self._names = names
         (self._note,) = apart(["note"], [*space.names, *space.fixed, *names])
         self._seen: set[int] = set()
-        self._comma = frame.attrs.get("decimal") == ","
-        self.problems = list(self._wrong_columns())
+        self._comma = self._frame.attrs.get("decimal") == ","
+        self._problems = list(self._wrong_columns())
+        for row in range(len(frame)):
+            self._read(row)
+        if self._problems:
+            lines = "\n  ".join(self._problems)
+            raise ValueError(f"Nothing was told, since in the sheet\n  {lines}")
 
     def _wrong_columns(self) -> Iterator[str]:
         columns = list(self._frame.columns)
@@ -153,14 +143,14 @@ class _Sheet:
                 if column not in known:
                     yield f"the column `{column}` is no outcome.{nearest(column, missing)}"
 
-    def read(self, row: int, filled: Filled) -> None:
+    def _read(self, row: int) -> None:
         """Add what a row says."""
         cells = self._frame.iloc[row].to_dict()
         values = {n: self._number(row, n, cells[n]) for n in self._names if n in cells}
         told = {name: value for name, value in values.items() if not math.isnan(value)}
         reason = cell_text(cells.get("reason", ""))
         note = cell_text(cells.get(self._note, ""))
-        if not (told or reason or note) or self.problems and "id" not in cells:
+        if not (told or reason or note) or self._problems and "id" not in cells:
             return
         id = self._number(row, "id", cells["id"])
         if id not in range(len(self._points)) or id in self._seen:
@@ -169,18 +159,18 @@ class _Sheet:
             return
         self._seen.add(int(id))
         if note:
-            filled.notes[int(id)] = unguarded(note)
+            self.notes[int(id)] = unguarded(note)
         if not (told or reason):
             return
         asked = self._points[int(id)].tolist()
         for (name, param), number in zip(self._space.params.items(), asked, strict=True):
             if cell_text(cells.get(name)):
                 self._compare(row, name, param, cells[name], number)
-        filled.ids.append(int(id))
-        filled.values.append({} if reason and not told else told)
-        filled.noise.append(self._number(row, "noise", cells.get("noise", "")))
+        self.ids.append(int(id))
+        self.values.append({} if reason and not told else told)
+        self.noise.append(self._number(row, "noise", cells.get("noise", "")))
         if reason and not told:
-            filled.reasons[int(id)] = unguarded(reason)
+            self.reasons[int(id)] = unguarded(reason)
 
     def _compare(self, row: int, name: str, param: Parameter, cell: Any, asked: float) -> None:
         """Report a parameter that is not what was asked for, but for what rounding may change."""
@@ -215,7 +205,7 @@ class _Sheet:
         return number
 
     def _report(self, row: int, name: str, problem: str) -> None:
-        self.problems.append(f"row {row + 2}, column `{name}`: {problem}")
+        self._problems.append(f"row {row + 2}, column `{name}`: {problem}")
 
 
 def cell_text(cell: Any) -> str:

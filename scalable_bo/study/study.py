@@ -532,7 +532,7 @@ class Study:
         frame = read_sheet(Path(sheet)) if isinstance(sheet, str | os.PathLike) else sheet
         self._record.refresh()
         columns = self._outcome_columns
-        found = Filled.of(frame, self.space, self._record.rows.X, columns)
+        found = Filled(frame, self.space, self._record.rows.X, columns)
         noise = None if all(map(math.isnan, found.noise)) else found.noise
         names = dict(zip(columns, self._record.wanted.names, strict=True))
         values: list[Any] = [
