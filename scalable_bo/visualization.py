@@ -189,11 +189,7 @@ def plot_timeline(study: Study) -> go.Figure:
 
 
 def _with_surrogate(study: Study, outcome: str | None) -> tuple[Snapshot, int]:
-    """Return a study as it stands, and the number of an outcome.
-
-    Raises:
-        ValueError: for another name, or fewer than two values.
-    """
+    """Return a study as it stands, and the number of an outcome."""
     names = study.outcomes or ("value",)
     number = 0 if outcome is None else names.index(checks.one_of("outcome", outcome, names))
     snapshot = study.snapshot()
@@ -216,7 +212,6 @@ def _checked(snapshot: Snapshot, params: Sequence[str] | None) -> list[str] | No
 def _figure(
     picture: Picture, title: str = "", most_columns: int = 3, row_height: int = 240
 ) -> go.Figure:
-    """Return a picture as a Plotly figure."""
     panels = picture.panels
     columns = min(most_columns, len(panels))
     rows = math.ceil(len(panels) / columns)
@@ -242,7 +237,6 @@ def _figure(
 
 
 def _traces(panel: Panel, marks: Marks) -> list[Any]:
-    """Return marks as Plotly has them."""
     x, y = _along(panel.x, marks.x), _along(panel.y, marks.y)
     colour = COLOURS[marks.colour]
     texts = None if marks.texts is None else marks.texts(np.arange(len(marks.x)))

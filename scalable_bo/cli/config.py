@@ -247,7 +247,6 @@ def _stand_in(key: str, reference: str) -> Callable[..., Any]:
 
 
 def _describe(problem: dict[str, Any]) -> str:
-    """Say what is wrong in one line."""
     place = [str(part) for part in problem["loc"]]
     name = ".".join(place)
     if problem["type"] == "extra_forbidden":

@@ -157,11 +157,7 @@ class WorkCommand:
 
 
 def _objective(function: str | None, command: str | None) -> Callable[..., Any] | Command:
-    """Return what a worker evaluates.
-
-    Raises:
-        ValueError: if there is none, or it cannot be imported or run.
-    """
+    """Return what a worker evaluates."""
     from scalable_bo.evaluation.external import Command
     from scalable_bo.evaluation.functions import load_function
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def _read_file(text: str) -> Path:
-    """Return the path of a configuration."""
     if "://" in text:
         raise typer.BadParameter("Give a TOML file with `study.storage` and `study.name`.")
     return Path(text)
@@ -204,11 +203,7 @@ def correct(
 
 
 def _read_values(texts: list[str], outcomes: Sequence[str]) -> Any:
-    """Return a value, or one by the name of each outcome, from the words of a command.
-
-    Raises:
-        ValueError: if a word is none.
-    """
+    """Return a value, or one by the name of each outcome, from the words of a command."""
     found = {}
     for text in texts:
         name, equals, number = text.rpartition("=")
@@ -481,7 +476,6 @@ def _found(result: Result | None) -> dict[str, Any]:
 
 
 def _echo_found(summary: dict[str, Any]) -> None:
-    """Print what ``_found`` has found."""
     from scalable_bo.storage.shown import describe_excess
 
     if summary["best_value"] is not None:

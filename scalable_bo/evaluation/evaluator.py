@@ -462,10 +462,6 @@ class _TooLateError(Exception):
 def _read_number(value: Any, what: str) -> tuple[float, str | None]:
     """Return the finite number that a value holds, or NaN and why there is none; ``what`` is what
     errors call it.
-
-    Raises:
-        AnswerError: if it holds several numbers.
-        ValueError: if it holds one beyond those of a float.
     """
     outer: set[int] = set()  # the lists around it, one of which may be in it
     try:

@@ -227,11 +227,7 @@ class _Process:
             pause = min(2 * pause, processes.SECONDS_BETWEEN_LOOKS)
 
     def ask(self, line: str, timeout: float | None) -> bytes:
-        """Send a line and return the next one.
-
-        Raises:
-            _NoAnswerError: if there is none.
-        """
+        """Send a line and return the next one."""
         popen = self.popen
         end = math.inf if timeout is None else time.monotonic() + timeout
         assert popen.stdin and popen.stdout and popen.stderr
@@ -336,11 +332,7 @@ def _failed(id: int, process: _Process, error: _NoAnswerError) -> Evaluation:
 
 
 def _read_answer(id: int, outcomes: Sequence[str], line: bytes) -> Evaluation:
-    """Read a program's line about a point.
-
-    Raises:
-        _NoAnswerError: if it is none.
-    """
+    """Read a program's line about a point."""
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError) as error:

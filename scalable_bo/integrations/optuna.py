@@ -220,7 +220,6 @@ class ThompsonSampler(BaseSampler):
         return is_ours and len(complete) != self._num_known
 
     def _size(self, num_known: int) -> int:
-        """Return how many points to draw."""
         if self._batch_size is not None:
             return self._batch_size
         if num_known == self._num_known:

@@ -102,7 +102,6 @@ def found_so_far(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _of_pending(snapshot: Snapshot) -> str:
-    """Return the section of what to do next."""
     rows = snapshot.rows
     ids = (~rows.told).nonzero().flatten()
     heading = "What to evaluate next"
@@ -204,7 +203,6 @@ def _of_best(snapshot: Snapshot, row: int) -> list[str]:
 
 
 def _of_outcome(snapshot: Snapshot, outcome: int) -> str:
-    """Return the section of what the surrogate says of an outcome."""
     name = outcome_name(snapshot, outcome)
     what = (
         f"The predicted mean along each parameter, while the others have the values of row"
@@ -258,7 +256,6 @@ def _diagnostics(snapshot: Snapshot) -> str:
 
 
 def _of_asks(snapshot: Snapshot) -> list[str]:
-    """Return what needs the cost of an ask."""
     if not snapshot.costs:
         return []
     errors = views.errors(snapshot)
@@ -356,7 +353,6 @@ def _rows_table(
 
 
 def _of_settings(snapshot: Snapshot) -> str:
-    """Return the section of what the study was made with, in words."""
     space = snapshot.space
     found = [(name, _in_words(param)) for name, param in space.params.items()]
     found += [(name, f"{value}, fixed") for name, value in space.fixed.items()]
@@ -378,7 +374,6 @@ def _in_words(param: Parameter) -> str:
 
 
 def _pairs(texts: Iterable[tuple[str, str]]) -> str:
-    """Return a table of names with their texts."""
     lines = "".join(
         f'<tr><th scope="row" class="long">{escape(shorten(name, MAX_REASON))}</th>'
         f'<td class="long">{escape(shorten(text, MAX_REASON))}</td></tr>'

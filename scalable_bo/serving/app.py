@@ -107,7 +107,6 @@ def make_app(desk: Desk, token: str) -> Application:
 
 
 def _add_work(app: FastAPI, desk: Desk) -> None:
-    """Let workers ask and tell."""
 
     @app.post("/ask")
     async def ask(request: Request) -> Response:
@@ -168,7 +167,6 @@ def _add_work(app: FastAPI, desk: Desk) -> None:
 
 
 def _add_answers(app: FastAPI, study: Study, desk: Desk) -> None:
-    """Tell what there is to know of the study."""
 
     @app.get("/status")
     async def status() -> Response:
@@ -201,7 +199,6 @@ def _add_answers(app: FastAPI, study: Study, desk: Desk) -> None:
 
 
 def _add_page(app: FastAPI, view: LiveView) -> None:
-    """Show the study in a browser."""
     contents = {
         "/": ("text/html", "serving/page.html"),
         "/page.js": ("text/javascript", "serving/page.js"),

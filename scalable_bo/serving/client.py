@@ -312,13 +312,7 @@ class RemoteStudy:
         self.close()
 
     def _request(self, path: str, content: Any = None, patience: float | None = None) -> Any:
-        """Make a request, with a content or to read, until it is answered.
-
-        Raises:
-            ValueError: if the server refuses it.
-            PermissionError: if it does not know the token.
-            ConnectionError: if there is no answer in time.
-        """
+        """Make a request, with a content or to read, until it is answered."""
         end = time.monotonic() + (self.patience if patience is None else patience)
         body = None if content is None else json.dumps(content, default=quote).encode()
         pause = FIRST_PAUSE
@@ -392,7 +386,6 @@ class RemoteStudy:
 
 
 def _detail(answer: bytes) -> str:
-    """Return what a server says of an error."""
     try:
         return str(json.loads(answer)["detail"])[:500]
     except (ValueError, KeyError, TypeError):

@@ -117,11 +117,7 @@ def read_contents(found: Mapping[str, Sequence[Row]], dim: int) -> Contents:
 
 
 def _read_table(connection: sqlite3.Connection, table: str, version: int) -> list[Row]:
-    """Return the rows of a table, in order.
-
-    Raises:
-        ValueError: if one has another digest than was noted.
-    """
+    """Return the rows of a table, in order."""
     listed = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
     names = [name for (name,) in connection.execute(listed, (table,))]
     query = f"SELECT {', '.join(names)} FROM {table} ORDER BY rowid"
@@ -143,11 +139,6 @@ def seal_of(fields: Collection[object]) -> int:
 
 
 def _read_rows(points: Sequence[Row], dim: int) -> Rows:
-    """Return the rows of a study.
-
-    Raises:
-        ValueError: if they do not fit together.
-    """
     rows = Rows(dim)
     if [row["id"] for row in points] != list(range(len(points))):
         raise ValueError("rows are missing")

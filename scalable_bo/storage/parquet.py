@@ -87,9 +87,6 @@ def read_frames(
 def _expanded(name: str, column: pa.Array) -> pa.Array:
     """Return a column with its repeated texts written out. A short file may repeat a long text so
     often that no memory holds it.
-
-    Raises:
-        ValueError: if a text is too long.
     """
     if not pa.types.is_dictionary(column.type):
         return column

@@ -358,7 +358,6 @@ class SQLStorage(LoggedStorage):
             self._seen = number
 
     def _append(self, name: str, *arguments: Any) -> None:
-        """Store a write."""
         with self._transaction() as connection:
             self._insert(connection, self._seen + 1, Write(name, arguments))
 
@@ -472,14 +471,12 @@ class _AdvisoryLock:
         self._key = key
 
     def take(self, wait: bool = True) -> bool:
-        """Hold the lock alone; return whether that is so."""
         if not wait:
             return bool(self._connection.scalar(sa.select(sa.func.pg_try_advisory_lock(self._key))))
         self._connection.execute(sa.select(sa.func.pg_advisory_lock(self._key)))
         return True
 
     def share(self) -> None:
-        """Hold the lock beside others that share it."""
         held = sa.select(sa.func.pg_advisory_lock_shared(self._key))
         self._connection.execute(held)
         self._connection.execute(sa.select(sa.func.pg_advisory_unlock(self._key)))
@@ -491,7 +488,6 @@ class _AdvisoryLock:
 
 
 def _engine(url: str) -> Engine:
-    """Return what reaches a database."""
     required = (
         "`storage` must be the URL of a database, such as postgresql+psycopg://user@host/database"
         " or sqlite:///file.db, got "

@@ -203,7 +203,6 @@ class SQLiteStorage(LoggedStorage):
         self._unread = []
 
     def _make(self, writes: Iterable[Write]) -> None:
-        """Make the database."""
         self.require_writable()
         create(self.folder / DATABASE, map(pack, writes))
         self._read(connect(self.folder / DATABASE))
@@ -371,11 +370,7 @@ class _Held:
         self.next_backup = time.monotonic() + self.pause
 
     def read_writes(self, connection: sqlite3.Connection) -> list[Write]:
-        """Read all writes, the first of which may have any number.
-
-        Raises:
-            DamagedError: if one is missing or has changed.
-        """
+        """Read all writes, the first of which may have any number."""
         writes: list[Write] = []
         digest = ""
         last = None

@@ -171,7 +171,6 @@ class Proposer:
         return lambda U: data.values_of(paths.mean(U))
 
     def _models_of_outcomes(self, asked: _Asked) -> _Models:
-        """Return a model of each of several outcomes."""
         models, data, refit = self._outcome_models.of(asked.known)
 
         def keep(choice: Choice) -> None:
@@ -195,14 +194,7 @@ class Proposer:
         pool: Pool | None,
         left: Tensor | None,
     ) -> _Asked:
-        """Return what is asked of the models, from now on.
-
-        Args:
-            left: (c, d) the points of a small finite space that are not taken.
-        Raises:
-            ConnectionError: if the others do not wait for a job.
-            MemoryError: if the solve cannot fit in free memory.
-        """
+        """Return what is asked of the models, from now on."""
         start = time.perf_counter()
         plan = None
         watch = FitWatch(callback and status_lines(describe_fit, callback))

@@ -223,11 +223,7 @@ class _Loop:
         self._limit.check([Evaluation(id, math.nan, why or lacking.get(id)) for id, why in pairs])
 
     def _evaluate(self, points: Batch, what: str) -> None:
-        """Evaluate points one by one, and tell their values as they arrive.
-
-        Raises:
-            KeyboardInterrupt: if that was asked for, once those that run have been told.
-        """
+        """Evaluate points one by one, and tell their values as they arrive."""
         done = 0
         # Without an executor Ctrl-C ends the evaluation itself, and the point stays pending.
         with self._interruption if self._run.executor is not None else nullcontext():
@@ -251,11 +247,7 @@ class _Loop:
         self._to_retry = set()
 
     def _tell(self, part: Sequence[Evaluation]) -> None:
-        """Tell evaluations; none says that no more will be begun.
-
-        Raises:
-            RuntimeError: if too many have failed.
-        """
+        """Tell evaluations; none says that no more will be begun."""
         if not part:
             if self._interruption.requested:
                 self._bar.note(

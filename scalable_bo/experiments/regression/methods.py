@@ -127,7 +127,6 @@ def solver_within(
 def _exact(
     solver: str | Solver, heeds: tuple[str, ...] = ("tolerance", "max_epochs")
 ) -> RegressionMethod:
-    """Return the method that solves the full system with this solver."""
     return RegressionMethod(
         lambda problem: problem.model(solver_within(solver, len(problem.X), problem.budget)), heeds
     )
@@ -145,7 +144,6 @@ def _subset(problem: RegressionProblem) -> PathwiseGP:
 def _inducing(
     problem: RegressionProblem, solver: Solver | None, kind: type[PathwiseGP] = InducingPathwiseGP
 ) -> PathwiseGP:
-    """Return the Gaussian process with weights on inducing points."""
     num_points = problem.budget.num_points
     return problem.model(solver, kind=kind, inducing_points=num_points, seed=problem.seed)
 
