@@ -12,10 +12,9 @@ from typing import Annotated, Any
 from scalable_bo._packages import require
 from scalable_bo.evaluation.evaluator import MAX_REASON, AnswerError
 from scalable_bo.serving.client import LONGEST_REASON
-from scalable_bo.serving.desk import Desk, UnavailableError
+from scalable_bo.serving.desk import MOST_POINTS, Desk, UnavailableError
 from scalable_bo.serving.gate import Application, Gate
 from scalable_bo.serving.live import LiveView
-from scalable_bo.serving.supply import MOST_POINTS
 from scalable_bo.serving.tells import Told
 from scalable_bo.space.plain_values import json_values
 from scalable_bo.study.study import Study
@@ -181,7 +180,7 @@ def _add_answers(app: FastAPI, study: Study, desk: Desk) -> None:
                 "num_leased": len(desk.held()),
                 "num_waiting": desk.num_waiting,
                 "best_value": study.best_value,
-                "trouble": desk.pool.trouble,
+                "trouble": desk.trouble,
             }
         )
 

@@ -1,9 +1,12 @@
-"""Where workers get points of a study and bring back values: leases, the pool of points, and the
-tells, without a network.
+"""Where workers get points of a study and bring back values: leases, points that are asked for
+ahead, and the tells, without a network.
+
+Notation: q points of an ask.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -13,15 +16,19 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from scalable_bo.evaluation.processes import SECONDS_TO_END
 from scalable_bo.serving.client import FIRST_PAUSE, LONGEST_PAUSE
-from scalable_bo.serving.supply import Supply
 from scalable_bo.serving.tells import Teller, Told
-from scalable_bo.storage.rounds import Batch
+from scalable_bo.study.asynchronous import AbandonedError, number_to_ask_for
+from scalable_bo.study.design import NotEnoughLeftError
 from scalable_bo.study.study import Study
 from surrogates import checks
 
+MOST_POINTS = 1000  # of an ask, and of a request
 SECONDS_OF_IDLENESS = 2.0 * LONGEST_PAUSE  # after which a worker that asked in vain waits no more
 NOBODY = ""  # holds what was pending when the server started
+
+logger = logging.getLogger(__name__)
 
 
 class UnavailableError(RuntimeError):
@@ -66,16 +73,23 @@ class Desk:
     server that was killed go on with their points and, of what none of them renews, the leases
     expire. A point of which some outcomes were told is given to nobody, and waits for the others.
 
+    A thread asks the study ahead, by the rule of
+    :func:`scalable_bo.study.asynchronous.number_to_ask_for`.
+
     Args:
         study: told and asked by this desk alone from now on.
         lease: seconds.
-        batch: the least that is asked for at once.
+        batch: the least that is asked for at once, unless the evaluations are less.
         evaluations: points of the study that are asked for in all, those before counted in;
             ``None`` for no limit.
         clock: of the leases, seconds that never go back.
         idle_asks: of all workers that wait, at most so many a second.
+        memory: seconds that the rate at which points are taken is a mean of, those long ago
+            counting for less.
     Attributes:
         lease: seconds.
+        trouble: what the last ask of the study has raised, if it has not been repeated with
+            success.
     Raises:
         TypeError, ValueError: if an argument is out of range.
     """
@@ -89,16 +103,18 @@ class Desk:
         evaluations: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         idle_asks: float = 200.0,
+        memory: float = 30.0,
     ) -> None:
         checks.positive_float("lease", lease)
-        checks.positive_int("batch", batch)
-        budget = math.inf
+        self._batch = checks.positive_int("batch", batch)
+        self._budget = math.inf
         rows = study.snapshot().rows
         if evaluations is not None:
             checks.positive_int("evaluations", evaluations)
-            budget = evaluations - int((rows.asks > 0).sum())
+            self._budget = evaluations - int((rows.asks > 0).sum())
         self.study = study
         self.lease = lease
+        self.trouble: str | None = None
         pending = study.unfinished()
         self._params = dict(zip(pending.ids, pending.params, strict=True))  # of what is not told
         self._num_rows = len(rows)
@@ -107,11 +123,16 @@ class Desk:
         self._idle: dict[str, tuple[float, int]] = {}  # when they asked in vain, for how many
         self._clock = clock
         self._idle_asks = idle_asks
-        self._lock = threading.Lock()
+        self._memory = memory
+        self._rate = 0.0  # of points that are taken in a second
+        self._rated_at = time.monotonic()
+        self._seconds_of_ask = 0.0
+        self._is_over = False
+        self._changed = threading.Condition()
         self._give(pending.ids, NOBODY)
         self.teller = Teller(study.tell, self._forget)
-        self.pool = Supply(study.ask, self._take_over, batch, budget)
-        self.pool.note(0, 0, 0)
+        self._thread = threading.Thread(target=self._ask_ahead, name="pool", daemon=True)
+        self._thread.start()
 
     def ask(self, q: int, worker: str) -> Handout:
         """Lease up to q points to a worker, at once.
@@ -119,16 +140,19 @@ class Desk:
         Raises:
             UnavailableError: if there are none because the study cannot be asked.
         """
-        with self._lock:
+        with self._changed:
             self._collect()
             ids = [self._waiting.popleft() for _ in range(min(q, len(self._waiting)))]
             self._give(ids, worker)
             points = [(id, self._params[id]) for id in ids]
             num_idle = self._note_idle(worker, q - len(ids))
-            is_all = not points and self.pool.is_exhausted and not self._params
-            num_waiting = len(self._waiting)
-        self.pool.note(len(ids), num_waiting, num_idle)
-        if not points and not is_all and (trouble := self.pool.trouble):
+            is_all = not points and self.is_exhausted and not self._params
+            now = time.monotonic()
+            self._rate *= math.exp((self._rated_at - now) / self._memory)
+            self._rate += len(ids) / self._memory
+            self._rated_at = now
+            self._changed.notify()
+        if not points and not is_all and (trouble := self.trouble):
             raise UnavailableError(f"The study cannot be asked: {trouble}")
         wait = min(max(FIRST_PAUSE, num_idle / self._idle_asks), LONGEST_PAUSE)
         return Handout(points, 0.0 if points or is_all else wait, is_all)
@@ -139,7 +163,7 @@ class Desk:
 
     def were_told(self, ids: Sequence[int]) -> bool:
         """Return whether all of these points are the study's, and some have been told."""
-        with self._lock:
+        with self._changed:
             known = all(id < self._num_rows for id in ids)
             return known and any(id not in self._params for id in ids)
 
@@ -147,7 +171,7 @@ class Desk:
         """Renew the leases of a worker, also of points that came back meanwhile and that nobody has
         got yet; return the ids that it does not hold any more.
         """
-        with self._lock:
+        with self._changed:
             self._collect()
             lost = []
             for id in ids:
@@ -160,21 +184,26 @@ class Desk:
 
     def release(self, ids: Sequence[int], worker: str) -> None:
         """Give points of a worker back, to be evaluated by the next one."""
-        with self._lock:
+        with self._changed:
             mine = [id for id in dict.fromkeys(ids) if self._renew(id, worker)]
             self._end(mine)
             self._waiting.extendleft(reversed(mine))
 
     def held(self) -> dict[int, Lease]:
         """Return all leases by id, but for those of nobody."""
-        with self._lock:
+        with self._changed:
             self._collect()
             return {id: one for id, one in self._leases.items() if one.worker != NOBODY}
 
     def params_of(self, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
         """Return the parameters of points by id, of those that have not been told."""
-        with self._lock:
+        with self._changed:
             return {id: self._params[id] for id in ids if id in self._params}
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no more points are to be asked for."""
+        return self._budget <= 0
 
     @property
     def num_waiting(self) -> int:
@@ -186,7 +215,11 @@ class Desk:
         on for a while, whose points the study will refuse once it is closed.
         """
         self.teller.close()
-        return self.pool.close()
+        with self._changed:
+            self._is_over = True
+            self._changed.notify()
+        self._thread.join(SECONDS_TO_END)
+        return not self._thread.is_alive()
 
     def _collect(self) -> None:
         """Take back points whose leases have expired; they are the first to be given out."""
@@ -212,16 +245,55 @@ class Desk:
         for id in ids:
             self._leases.pop(id, None)
 
-    def _take_over(self, batch: Batch) -> None:
-        with self._lock:
-            self._params.update(zip(batch.ids, batch.params, strict=True))
-            self._num_rows = batch.ids[-1] + 1
-            self._waiting.extend(batch.ids)
-            self._idle.clear()
+    def _wanted(self) -> int:
+        """Return how many points the study is to be asked for now."""
+        used_up = self._seconds_of_ask * self._rate
+        q = number_to_ask_for(len(self._waiting), self._num_idle(), used_up, self._batch)
+        return int(min(q, MOST_POINTS, self._budget))
+
+    def _ask_ahead(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_over or self._wanted() > 0)
+                q = self._wanted()
+            if self._is_over:
+                return
+            start = time.monotonic()
+            try:
+                batch = self.study.ask(q, callback=self._go_on)
+            except AbandonedError:
+                return
+            except NotEnoughLeftError as error:
+                self._budget = error.num_left
+                continue
+            except Exception as error:
+                if self._is_over:  # the study has been closed meanwhile
+                    return
+                logger.exception("An ask for %d points failed.", q)
+                self.trouble = f"{type(error).__name__}: {error}"
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_over, pause)
+                pause = min(2.0 * pause, LONGEST_PAUSE)
+                continue
+            pause = FIRST_PAUSE
+            self.trouble = None
+            with self._changed:
+                self._seconds_of_ask = time.monotonic() - start
+                self._budget -= len(batch.ids)
+                self._params.update(zip(batch.ids, batch.params, strict=True))
+                self._num_rows = batch.ids[-1] + 1
+                self._waiting.extend(batch.ids)
+                self._idle.clear()
+
+    def _go_on(self, text: str) -> None:
+        """Raise if nobody waits for the ask that runs any more."""
+        if self._is_over:
+            raise AbandonedError
 
     def _forget(self, ids: Sequence[int]) -> None:
         """Give points that were told to nobody any more."""
-        with self._lock:
+        with self._changed:
             self._end(ids)
             for id in ids:
                 if self._params.pop(id, None) is not None and id in self._waiting:
@@ -237,4 +309,7 @@ class Desk:
             if asked > now - SECONDS_OF_IDLENESS:
                 break
             del self._idle[name]
+        return self._num_idle()
+
+    def _num_idle(self) -> int:
         return sum(number for _, number in self._idle.values())

@@ -21,8 +21,7 @@ from scalable_bo.report import views
 from scalable_bo.report.page import failures_by_reason, found_so_far
 from scalable_bo.report.snapshot import Snapshot, to_frame
 from scalable_bo.report.svg import LONGEST_TICK, draw, draw_shares, ticks
-from scalable_bo.serving.desk import Desk
-from scalable_bo.serving.supply import MOST_POINTS
+from scalable_bo.serving.desk import MOST_POINTS, Desk
 from scalable_bo.space.quoting import shorten
 from scalable_bo.storage.shown import describe_params
 
@@ -94,7 +93,7 @@ class LiveView:
             "num_leased": len(held),
             "num_waiting": desk.num_waiting,
             "workers": workers,
-            "trouble": desk.pool.trouble,
+            "trouble": desk.trouble,
         }
 
     def model(self) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Points given out by lease, and taken back, without a network."""
 
-import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pytest
 
 from scalable_bo.serving.desk import Desk, Handout, UnavailableError
-from scalable_bo.serving.supply import Supply
 from scalable_bo.serving.tells import Told
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage.rounds import Batch
@@ -123,7 +121,7 @@ def test_all_points_are_evaluated_once_and_then_it_is_finished(
     desk = Desk(study, evaluations=evaluations, batch=3)
     ids = [id for id, _ in ask(desk, 5).points]
     assert sorted(ids) == list(range(5))
-    eventually(lambda: desk.pool.is_exhausted)
+    eventually(lambda: desk.is_exhausted)
     found = desk.ask(1, "another")
     assert (found.points, found.finished) == ([], False)  # one of them may come back
     assert found.retry_after > 0
@@ -144,12 +142,12 @@ def test_an_ask_that_fails_is_said_and_repeated(caplog: pytest.LogCaptureFixture
 
     study.ask = ask_or_fail  # type: ignore[method-assign]
     desk = Desk(study)
-    eventually(lambda: desk.pool.trouble)
+    eventually(lambda: desk.trouble)
     with pytest.raises(UnavailableError, match="the disk is full"):
         desk.ask(1, "one")
     fails = False
     assert eventually(lambda: ask_in_spite_of_trouble(desk)).points
-    assert desk.pool.trouble is None
+    assert desk.trouble is None
     assert "the disk is full" in caplog.text
     desk.close()
 
@@ -177,16 +175,14 @@ class Paced:
 
 def test_more_is_asked_for_at_once_where_workers_are_quick() -> None:
     paced = Paced()
-    waiting: list[int] = []
-    pool = Supply(paced.ask, lambda batch: waiting.extend(batch.ids), 2, math.inf)
-    pool.note(0, 0, 0)
-    eventually(lambda: waiting)
+    study = Study(SPACE, maximize=True)
+    study.ask = paced.ask  # type: ignore[method-assign]
+    desk = Desk(study, batch=2)
+    eventually(lambda: desk.num_waiting)
     for _ in range(20):
-        num_taken = len(waiting)
-        waiting.clear()
-        pool.note(num_taken, 0, 50)  # as if 50 workers were idle
-        eventually(lambda: waiting)
-    pool.close()
+        desk.ask(desk.num_waiting + 50, "one")  # as if 50 workers were idle
+        eventually(lambda: desk.num_waiting)
+    desk.close()
     assert paced.sizes[0] == 2
     assert 50 <= max(paced.sizes) <= 1000
 
@@ -197,10 +193,11 @@ def test_an_ask_that_runs_is_abandoned_at_the_end() -> None:
             time.sleep(0.01)
             callback("solving")
 
-    pool = Supply(ask_forever, lambda batch: None, 1, math.inf)
-    pool.note(0, 0, 0)
+    study = Study(SPACE, maximize=True)
+    study.ask = ask_forever  # type: ignore[method-assign]
+    desk = Desk(study)
     time.sleep(0.05)
-    assert pool.close()
+    assert desk.close()
 
 
 @pytest.mark.parametrize(
