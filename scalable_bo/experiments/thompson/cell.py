@@ -14,6 +14,7 @@ References:
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,6 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from acquisition import ParallelThompsonSampling
+from acquisition.candidates import sampling_weights
+from scalable_bo.evaluation.progress import describe_search, describe_solve
 from scalable_bo.experiments.cells import (
     Cell,
     Status,
@@ -32,7 +36,7 @@ from scalable_bo.experiments.cells import (
     solves_beside,
 )
 from scalable_bo.experiments.formats import exact
-from scalable_bo.experiments.models import coordinate_kernel, matern_kernel
+from scalable_bo.experiments.models import coordinate_kernel, fixed_model, matern_kernel
 from scalable_bo.experiments.presets import ThompsonPreset
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import (
@@ -42,11 +46,18 @@ from scalable_bo.experiments.records import (
     peak_memory_bytes,
     reset_peak_memory,
 )
-from scalable_bo.experiments.solvers import name_of
-from scalable_bo.experiments.thompson.samplers import PathwiseSampler, check_thompson_method
+from scalable_bo.experiments.solvers import name_of, solver_for
+from scalable_bo.experiments.thompson.samplers import (
+    SVGP,
+    Stopwatch,
+    check_thompson_method,
+    draw_seed,
+    published_weights,
+)
 from scalable_bo.experiments.thompson.state import load_state, require_settings_of_run, save_state
 from scalable_bo.experiments.torchrun import num_processes
-from surrogates import Checkpoint, Solver
+from surrogates import Checkpoint, PathwiseGP, PriorPaths, Solver, UnsolvedWarning
+from surrogates.models.variational_gp import VariationalGP
 
 # One independent random stream a purpose, so that every solver meets the same target, data and
 # observation noise.
@@ -134,7 +145,7 @@ class ThompsonCell(Cell[None]):
             ValueError: if ``state`` is of a run with other settings.
         """
         checkpoint = Checkpoint(solves_beside(state), keep_solution=True)
-        rounds = _Rounds(self, on_status, checkpoint)
+        rounds = ThompsonRounds(self, on_status, checkpoint)
         record: Record = {
             "complete": False,
             "environment": describe_environment(rounds.device) | {"processes": num_processes()},
@@ -195,8 +206,14 @@ def check_settings(cells: Sequence[ThompsonCell], folder: Path) -> None:
                 require_settings_of_run(cell.name, found, cell.settings())
 
 
-class _Rounds:
-    """The rounds of a run: its target, its data and those of random search, and its streams."""
+class ThompsonRounds:
+    """The rounds of a run: its target, its data and those of random search, and its streams.
+
+    The mean's weights are carried over, the paths are not. The method ``svgp`` places its inducing
+    points anew each round and carries nothing over; it takes the variational posterior in closed
+    form, the optimum for the fixed hyperparameters that the published 20 000 steps of Adam
+    approach.
+    """
 
     def __init__(self, cell: ThompsonCell, on_status: Status, checkpoint: Checkpoint) -> None:
         preset = cell.preset
@@ -204,9 +221,12 @@ class _Rounds:
         self.device = torch.device(cell.device)
         self.dtype = getattr(torch, preset.dtype)
         self.generators = _generators(cell.seed)
-        kernel = matern_kernel(cell.lengthscale, preset.outputscale, preset.smoothness).to(
-            self.device, self.dtype
-        )
+        kernel = matern_kernel(cell.lengthscale, preset.outputscale, preset.smoothness)
+        self.kernel = kernel = kernel.to(self.device, self.dtype)
+        self.solver = cell.solver
+        self.on_status = on_status
+        self.checkpoint = checkpoint
+        self.mean_weights: Tensor | None = None
         self.target = GPPrior(
             coordinate_kernel(kernel, preset.dim) if preset.coordinate_features else kernel,
             preset.dim,
@@ -219,9 +239,6 @@ class _Rounds:
         X = self._uniform(preset.num_initial, "initial")
         self.thompson = _Observed.at(X, self.target, self.generators["initial noise"])
         self.random_search = replace(self.thompson)
-        self.propose = PathwiseSampler(
-            preset, cell.solver, self.target, kernel, self.generators, on_status, checkpoint
-        )
 
     def next(self, number: int) -> tuple[Record, Record]:
         """Return what Thompson sampling and random search came to in their next round."""
@@ -242,6 +259,97 @@ class _Rounds:
         }
         return own, {"round": number, **self.random_search.best()}
 
+    def propose(self, X: Tensor, y: Tensor, number: int) -> tuple[Tensor, Record]:
+        """Return the batch (q, d) of a round, and what it cost, as in the record of a run."""
+        preset = self.preset
+        together = num_processes() > 1
+        with Stopwatch(X.device) as solve, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnsolvedWarning)  # a budget may be spent on purpose
+            model = self._model(X, y)
+            paths = model.paths(
+                preset.q,
+                generator=self.generators["paths"],
+                prior=self._prior(X),
+                shared=together,
+                callback=lambda p: self.on_status(f"round {number}: {describe_solve(p)}"),
+            )
+        with Stopwatch(X.device) as acquisition:
+            batch = ParallelThompsonSampling(
+                model,
+                self.target.bounds,
+                num_candidates=preset.num_candidates,
+                num_rounds=preset.num_screenings,
+                uniform_fraction=preset.uniform_fraction,
+                num_starts=preset.num_starts,
+                num_steps=preset.num_ascent_steps,
+                learning_rate=preset.learning_rate,
+                prune=preset.prune_starts,
+                proposal_std=preset.proposal_std,
+                candidate_weights=(
+                    published_weights
+                    if preset.candidate_weights == "published"
+                    else sampling_weights
+                ),
+                shared=together,
+                seed=draw_seed(self.generators["candidates"]),
+                callback=lambda p: self.on_status(f"round {number}: {describe_search(p)}"),
+            ).generate(preset.q, paths=paths)
+        account: Record = {
+            "residual": None,
+            "error": None,
+            "epochs": None,
+            "note": "",
+            "seconds_solve": solve.seconds,
+            "seconds_acquisition": acquisition.seconds,
+        }
+        if isinstance(model, VariationalGP):
+            return batch, account | {
+                "note": f"{len(model.inducing_points)} inducing points, closed-form optimum in"
+                " place of steps of Adam"
+            }
+        self.mean_weights = paths.parts[0].mean_weights
+        solution = model.solution
+        assert solution is not None  # paths() has just made it
+        return batch, account | {
+            "residual": solution.residual.max().item(),
+            "error": None if solution.error is None else solution.error.max().item(),
+            "epochs": solution.epochs,
+            "note": solution.note,
+            # A solve that went on from a checkpoint counts what it had taken before
+            "seconds_solve": max(solve.seconds, solution.seconds),
+        }
+
+    def _model(self, X: Tensor, y: Tensor) -> PathwiseGP:
+        preset = self.preset
+        given = (X, y, self.kernel, preset.noise)
+        if self.solver == SVGP:
+            seed = draw_seed(self.generators["paths"])
+            return fixed_model(*given, None, preset.path_features, VariationalGP, seed=seed)
+        solver = solver_for(self.solver, len(X), preset.cg, preset.sdd, self.checkpoint)
+        model = fixed_model(*given, solver, preset.path_features)
+        if self.mean_weights is not None:
+            model.start_from(self.mean_weights)
+        return model
+
+    def _prior(self, like: Tensor) -> PriorPaths | None:
+        """Return the prior paths of features that the model does not draw by itself."""
+        preset = self.preset
+        generator = self.generators["paths"]
+        if preset.share_features:
+            return self.target.share_features(preset.q, generator)
+        if not preset.coordinate_features:
+            return None
+        kernel = coordinate_kernel(self.kernel, preset.dim)
+        return PriorPaths.draw(
+            kernel,
+            preset.dim,
+            num_paths=preset.q,
+            num_features=preset.path_features,
+            weighted=False,
+            generator=generator,
+            like=like,
+        )
+
     def carried(self) -> dict[str, Tensor]:
         """Return what a round takes over from the one before, but for what the seed decides:
         target and initial data.
@@ -250,8 +358,8 @@ class _Rounds:
         for owner, data in self._data():
             new = {name: rows[self.preset.num_initial :] for name, rows in vars(data).items()}
             tensors |= {f"{owner} {name}": rows for name, rows in new.items()}
-        if self.propose.mean_weights is not None:
-            tensors["mean weights"] = self.propose.mean_weights
+        if self.mean_weights is not None:
+            tensors["mean weights"] = self.mean_weights
         return tensors
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
@@ -261,7 +369,7 @@ class _Rounds:
         for owner, data in self._data():
             data.extend({name: tensors[f"{owner} {name}"] for name in vars(data)})
         if "mean weights" in tensors:
-            self.propose.mean_weights = tensors["mean weights"].to(self.thompson.X)
+            self.mean_weights = tensors["mean weights"].to(self.thompson.X)
 
     def _data(self) -> tuple[tuple[str, _Observed], ...]:
         return ("thompson", self.thompson), ("random search", self.random_search)

@@ -14,9 +14,8 @@ from acquisition import ParallelThompsonSampling
 from scalable_bo.experiments.cells import run_cell, run_cells
 from scalable_bo.experiments.presets import THOMPSON_PRESETS
 from scalable_bo.experiments.thompson import cell as cell_module
-from scalable_bo.experiments.thompson import samplers
-from scalable_bo.experiments.thompson.cell import ThompsonCell, check_settings
-from surrogates import CG, Checkpoint
+from scalable_bo.experiments.thompson.cell import ThompsonCell, ThompsonRounds, check_settings
+from surrogates import CG, Checkpoint, PathwiseGP
 
 TINY = replace(
     THOMPSON_PRESETS["smoke"],
@@ -161,10 +160,10 @@ def test_finished_rounds_are_not_run_again(tmp_path: Path, monkeypatch: pytest.M
     run = cell()
     interrupt_after(2, run, tmp_path)
     proposed = []
-    propose = samplers.PathwiseSampler.__call__
+    propose = ThompsonRounds.propose
     monkeypatch.setattr(
-        samplers.PathwiseSampler,
-        "__call__",
+        ThompsonRounds,
+        "propose",
         lambda self, X, y, n: proposed.append((n, len(X))) or propose(self, X, y, n),
     )
     run_in(tmp_path, run)
@@ -240,17 +239,17 @@ def test_the_state_is_small_as_the_seed_decides_target_and_initial_data(tmp_path
 def test_a_round_is_proposed_again_where_its_solve_was_interrupted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    propose = samplers.PathwiseSampler.__call__
+    propose = ThompsonRounds.propose
 
-    def interrupted_once(self: samplers.PathwiseSampler, *given: Any) -> Any:
+    def interrupted_once(self: ThompsonRounds, *given: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(samplers.PathwiseGP, "paths", interrupt)
+            patch.setattr(PathwiseGP, "paths", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 propose(self, *given)
         return propose(self, *given)
 
     expected = whole_results("cg")
-    monkeypatch.setattr(samplers.PathwiseSampler, "__call__", interrupted_once)
+    monkeypatch.setattr(ThompsonRounds, "propose", interrupted_once)
     assert results(run_cell(cell("cg"))) == expected
 
 
