@@ -94,7 +94,7 @@ class Space:
                 "A `Space` needs at least one parameter that varies, got fixed"
                 f" {', '.join(self.fixed)}."
             )
-        self.conditions = Conditions.of(self.params)
+        self._conditions = _conditions(self.params)
         for constraint in constraints:
             if isinstance(constraint, LinearConstraint):
                 constraint.check(self.params)
@@ -239,13 +239,13 @@ class Space:
             raise ValueError(
                 f"`U` must lie in [0, 1], got values from {points.min():g} to {points.max():g}."
             )
-        return self.conditions.settled(self._decoded(points)) + 0.0  # −0 and 0 are one point
+        return self._settled(self._decoded(points)) + 0.0  # −0 and 0 are one point
 
     def round(self, U: Tensor) -> Tensor:
         """Move points of the unit cube (..., e) to where they would be evaluated:
         integers to their middle, choices to 0 and 1, what is not active to the middle.
         """
-        X = self.conditions.settled(self._decoded(U))
+        X = self._settled(self._decoded(U))
         placed = self._encoded(X)
         real = [param.num_values == math.inf for param in self.params.values()]
         widths = [param.num_columns for param in self.params.values()]
@@ -273,8 +273,8 @@ class Space:
             ValueError: if the shape is another, or a value is not finite or none of its
                 parameter's.
         """
-        points = self.conditions.settled(_points(X, "X", self.dim))
-        active = self.conditions.active(points)
+        points = self._settled(_points(X, "X", self.dim))
+        active = self._active(points)
         columns = []
         for column, (name, param) in enumerate(self.params.items()):
             numbers = points[:, column]
@@ -321,7 +321,7 @@ class Space:
         has no value, such as after a change of one that it depends on.
         """
         middle = self._decoded(X.new_full((1, self.encoded_dim), 0.5))
-        return self.conditions.settled(torch.where(X.isnan(), middle, X))
+        return self._settled(torch.where(X.isnan(), middle, X))
 
     def feasible(self, X: Tensor) -> Tensor:
         """Return which points (n, d) in the user's units meet the constraints, (n,).
@@ -347,8 +347,8 @@ class Space:
         (n, d) in the user's units.
         """
         axes = [param.values() for param in self.params.values()]
-        X = self.conditions.settled(torch.cartesian_prod(*axes).reshape(-1, self.dim))
-        if self.conditions.wanted:  # points that differ in what is not active are one
+        X = self._settled(torch.cartesian_prod(*axes).reshape(-1, self.dim))
+        if self._conditions:  # points that differ in what is not active are one
             X = X.nan_to_num(math.inf).unique(dim=0)
             X = torch.where(X.isinf(), math.nan, X)
         return X[self.feasible(X)]
@@ -442,7 +442,7 @@ class Space:
         """
         options: dict[str, Any] = {}
         real = all(param.num_values == math.inf for param in self.params.values())
-        if not real or self.conditions.wanted:
+        if not real or self._conditions:
             options["rounding"] = self.round
         for constraint in self.constraints:
             if isinstance(constraint, LinearConstraint):
@@ -485,6 +485,19 @@ class Space:
                         raise refusal(name, param.requirement, values[name], first_row + row)
         return torch.tensor(rows, dtype=torch.float64, device="cpu").reshape(-1, self.dim)
 
+    def _active(self, X: Tensor) -> Tensor:
+        """Return which entries of points X (..., d) are of active parameters, (..., d)."""
+        active = torch.ones_like(X, dtype=torch.bool)
+        for column, others in self._conditions.items():
+            for other, numbers in others.items():
+                active[..., column] &= torch.isin(X[..., other], numbers.to(X))
+                active[..., column] &= active[..., other]
+        return active
+
+    def _settled(self, X: Tensor) -> Tensor:
+        """Return points (..., d) with NaN where a parameter is not active."""
+        return torch.where(self._active(X), X, math.nan) if self._conditions else X
+
     def _decoded(self, U: Tensor) -> Tensor:
         """Return the nearest points (..., d) to U (..., e), those of all parameters."""
         parts = U.split([param.num_columns for param in self.params.values()], dim=-1)
@@ -507,55 +520,6 @@ class Space:
         return torch.cat(columns, dim=-1)
 
 
-@dataclass(frozen=True, eq=False)
-class Conditions:
-    """Where parameters are active, by the values of parameters before them.
-
-    Attributes:
-        wanted: by the column of a parameter that is not always active, the columns of those that it
-            depends on with the numbers of the values that it asks of them.
-    """
-
-    wanted: Mapping[int, Mapping[int, Tensor]]
-
-    @classmethod
-    def of(cls, params: Mapping[str, Parameter]) -> Self:
-        """Return those of parameters.
-
-        Raises:
-            ValueError: if a parameter depends on something else than a value of a parameter before
-                it that has finitely many.
-        """
-        names = list(params)
-        wanted = {}
-        for column, (name, param) in enumerate(params.items()):
-            for other in param.active_if or {}:
-                if other not in names[:column] or math.isinf(params[other].num_values):
-                    raise ValueError(
-                        f"`active_if` of `{name}` must name parameters before it that have"
-                        f" choices, integers or steps, got `{other}`."
-                    )
-            if param.active_if is not None:
-                wanted[column] = {
-                    names.index(other): _numbers(name, params[other], values)
-                    for other, values in param.active_if.items()
-                }
-        return cls(wanted)
-
-    def active(self, X: Tensor) -> Tensor:
-        """Return which entries of points X (..., d) are of active parameters, (..., d)."""
-        active = torch.ones_like(X, dtype=torch.bool)
-        for column, others in self.wanted.items():
-            for other, numbers in others.items():
-                active[..., column] &= torch.isin(X[..., other], numbers.to(X))
-                active[..., column] &= active[..., other]
-        return active
-
-    def settled(self, X: Tensor) -> Tensor:
-        """Return points (..., d) with NaN where a parameter is not active."""
-        return torch.where(self.active(X), X, math.nan) if self.wanted else X
-
-
 @dataclass(frozen=True)
 class _Tables:
     """The tables of a space."""
@@ -570,6 +534,31 @@ class _Tables:
                 "`parameters` must be a table and `constraints` a list of tables, got"
                 f" {quote(self.parameters)} and {quote(self.constraints)}."
             )
+
+
+def _conditions(params: Mapping[str, Parameter]) -> dict[int, dict[int, Tensor]]:
+    """Return, by the column of a parameter that is not always active, the columns of those that it
+    depends on with the numbers of the values that it asks of them.
+
+    Raises:
+        ValueError: if a parameter depends on something else than a value of a parameter before it
+            that has finitely many.
+    """
+    names = list(params)
+    wanted = {}
+    for column, (name, param) in enumerate(params.items()):
+        for other in param.active_if or {}:
+            if other not in names[:column] or math.isinf(params[other].num_values):
+                raise ValueError(
+                    f"`active_if` of `{name}` must name parameters before it that have"
+                    f" choices, integers or steps, got `{other}`."
+                )
+        if param.active_if is not None:
+            wanted[column] = {
+                names.index(other): _numbers(name, params[other], values)
+                for other, values in param.active_if.items()
+            }
+    return wanted
 
 
 def _numbers(name: str, param: Parameter, values: Any) -> Tensor:
