@@ -351,6 +351,7 @@ class Categorical(_Written):
     ordered: bool = False
     active_if: Condition | None = field(default=None, hash=False)
     type: ClassVar[str] = "categorical"
+    low: ClassVar[int] = 0  # the first position
 
     def __post_init__(self) -> None:
         given: Any = self.choices
@@ -409,11 +410,6 @@ class Categorical(_Written):
     def labels(self, numbers: Iterable[float]) -> list[Any]:
         """Return the names of the choices at positions."""
         return [str(self.value(number)) for number in numbers]
-
-    @property
-    def low(self) -> int:
-        """The first position."""
-        return 0
 
     @property
     def high(self) -> int:

@@ -456,10 +456,9 @@ def as_float64(values: Any) -> Tensor:
             return torch.stack([as_float64(value) for value in values])
     if isinstance(values, np.ma.MaskedArray):
         values = np.ma.filled(values.astype(np.float64), math.nan)
-    if not isinstance(values, Tensor):
-        array = np.asarray(values)
-        if array.dtype == object:
-            values = np.array([to_float(value) for value in array.flat]).reshape(array.shape)
+    array = np.asarray(values)
+    if array.dtype == object:
+        values = np.array([to_float(value) for value in array.flat]).reshape(array.shape)
     numbers = checks.of_array(values)
     if numbers.is_complex():
         raise TypeError("complex numbers")

@@ -217,7 +217,13 @@ class Proposer:
         if asked.team is not None:
             asked.team.require_waiting()
         if not asked.is_local:
-            self._require_memory(q, known, 1 if asked.team is None else asked.team.size)
+            num_bytes = columns_bytes(known.num_observed, q, self._factory.dtype)
+            memory.require(
+                num_bytes // (1 if asked.team is None else asked.team.size),
+                self._factory.device,
+                f"An ask for {q} points among {known.num_observed} rows",
+                "Ask for fewer at a time, or use `dtype=torch.float32`.",
+            )
         return asked
 
     def _of_pool(self, pool: Pool, q: int, known: Known) -> Tensor:
@@ -226,14 +232,6 @@ class Proposer:
         if known.num_observed:
             taken = torch.cat([known.data(known.num_observed).U, taken])
         return draw_from_pool(pool, q, taken, self._generator(known.number))
-
-    def _require_memory(self, q: int, known: Known, num_processes: int) -> None:
-        memory.require(
-            columns_bytes(known.num_observed, q, self._factory.dtype) // num_processes,
-            self._factory.device,
-            f"An ask for {q} points among {known.num_observed} rows",
-            "Ask for fewer at a time, or use `dtype=torch.float32`.",
-        )
 
     def _left(self, q: int, known: Known) -> Tensor | None:
         """Return the points of a small finite space that are not taken, at least q of them."""

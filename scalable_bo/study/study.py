@@ -401,7 +401,14 @@ class Study:
         limit = nullcontext() if self._threads is None else by_threads(self._threads)
         with self._asking, self._record.asking(), limit:
             self._record.storage.require_writable()
-            self._require_left(q)
+            left = self._record.num_left()
+            if left is not None and q > left:
+                raise NotEnoughLeftError(
+                    f"`q` must be at most {left}, what is left of the points that the processes"
+                    f" which optimise this study ask for, got {q}. Ask when `optimize` has ended.",
+                    left,
+                    "the processes that optimise this study have asked for all of their points",
+                )
             self._forget_what_was_replaced()
             known = Known(self.space, self._record, q)
             num_queued = len(known.queued)
@@ -870,16 +877,6 @@ class Study:
             "A Study can be neither copied nor pickled: it holds its storage. Open it again by its"
             " `path`, or make another and add `study.to_dataframe()` to it by `add_data`."
         )
-
-    def _require_left(self, q: int) -> None:
-        left = self._record.num_left()
-        if left is not None and q > left:
-            raise NotEnoughLeftError(
-                f"`q` must be at most {left}, what is left of the points that the processes which"
-                f" optimise this study ask for, got {q}. Ask when `optimize` has ended.",
-                left,
-                "the processes that optimise this study have asked for all of their points",
-            )
 
     def _change(self, ids: Sequence[int], outcomes: Outcomes, kind: str, why: str) -> None:
         with self._asking:
