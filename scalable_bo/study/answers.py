@@ -26,8 +26,7 @@ from scalable_bo.storage.places import Place
 from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import Result
 from scalable_bo.study.known import Known
-from scalable_bo.study.outcome_models import OutcomeModels
-from scalable_bo.study.surrogate import KeptSurrogate
+from scalable_bo.study.surrogate import KeptSurrogate, OutcomeModels
 from surrogates import checks
 from surrogates.models.fresh import EXACT_UP_TO
 

@@ -32,9 +32,8 @@ from scalable_bo.study.choices import BestOfPool, Choice, Part, choose_parts, dr
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
 from scalable_bo.study.goals import acquisition_goal
 from scalable_bo.study.known import Known
-from scalable_bo.study.outcome_models import OutcomeModels
 from scalable_bo.study.pace import Plan, Region, end_of_fit, local_parts, plan_here
-from scalable_bo.study.surrogate import KeptSurrogate
+from scalable_bo.study.surrogate import KeptSurrogate, OutcomeModels
 from scalable_bo.study.team import Team, make_job, read_job
 from surrogates import PathwiseGP, memory
 from surrogates.fitting.search import FitWatch
