@@ -26,9 +26,7 @@ class Momentum(State):
         return cls(initial.clone(), initial.clone(), initial.new_full(initial.shape[1:], mu))
 
     def restarted(self, columns: Tensor, W: Tensor, mu: float) -> Self:
-        """Return the momentum in which the marked ``columns`` (s,) begin again, at W and with
-        another μ.
-        """
+        """Return the momentum whose marked ``columns`` (s,) begin again at W, with another μ."""
         return replace(
             self,
             V=torch.where(columns, W, self.V, out=self.V),

@@ -30,17 +30,19 @@ EPOCHS_AROUND = 2.0  # a solve takes one before its steps, for its start or a fa
 
 
 class Choice(NamedTuple):
-    """A solver, a line on why it was chosen, and the epochs it is forecast to take."""
+    """A solver, why it was chosen, the epochs that it is forecast to take, and the cost of one."""
 
     solver: Solver
     reason: str
     epochs: float = math.inf
+    epoch_cost: float = math.inf
 
 
 class _Candidate(NamedTuple):
     solver: Solver
     name: str
     epochs: float
+    epoch_cost: float
     cost: float
 
 
@@ -120,7 +122,7 @@ class Auto(GoalSolver):
         candidates = self._candidates(system, num_columns, probe, tolerance)
         if fits and probe.direct_residual(system.precise().dtype) <= tolerance:
             cost = _direct_cost(system, num_columns)
-            candidates.append(_Candidate(Cholesky(), "Cholesky()", 1.0, cost))
+            candidates.append(_Candidate(Cholesky(), "Cholesky()", 1.0, cost, cost))
         best = min(candidates, key=lambda candidate: candidate.cost)
         others = ", ".join(
             f"{c.name} {c.cost / best.cost:.1f}"
@@ -132,6 +134,7 @@ class Auto(GoalSolver):
             f" where {len(probe.missed)} columns leave {probe.missed[-1]:.1e} of K's diagonal;"
             f" relative cost of others: {others}",
             best.epochs,
+            best.epoch_cost,
         )
 
     def gains_precision(self, system: LinearSystem, num_columns: int) -> bool:
@@ -162,7 +165,8 @@ class Auto(GoalSolver):
         def candidate(
             solver: Solver, name: str, epochs: float, extra: float, setup: float = 0.0
         ) -> _Candidate:
-            return _Candidate(solver, name, epochs + 1.0, setup + epochs * (epoch + extra) + epoch)
+            own = epoch + extra
+            return _Candidate(solver, name, epochs + 1.0, own, setup + epochs * own + epoch)
 
         block = default_block_size(n, s, system.device)
         is_smooth = probe.missed_by(block // 2) < SMOOTH * probe.scale
@@ -203,7 +207,7 @@ class Auto(GoalSolver):
         is_all = isinstance(choice.solver, Cholesky) and JITTER not in solution.note
         if falls_short and is_all and solution.value.dtype == torch.float32:
             notes.append(TOO_LARGE)
-        elif is_whole and falls_short and (rest := self._next(choice.solver, request)):
+        elif is_whole and falls_short and (rest := self._next(choice, request)):
             if not isinstance(choice.solver, Cholesky):
                 request.initial = solution.value
             name = "Cholesky()" if isinstance(rest, Cholesky) else "SketchAndProject.asap()"
@@ -236,22 +240,22 @@ class Auto(GoalSolver):
         forecast is wrong: the epochs that one costs, or three times the forecast if that is more.
         """
         solver = choice.solver
-        if not isinstance(solver, IterativeSolver) or not self._may_end_directly(request):
+        if not isinstance(solver, IterativeSolver) or not self._may_end_directly(choice, request):
             return solver
-        direct = self._epochs_of_direct(request)
-        most = min(request.epochs + max(3.0 * choice.epochs, direct), self.max_epochs - direct)
+        direct = self._epochs_of_direct(choice, request)
+        left = self.max_epochs - direct - EPOCHS_AROUND
+        most = min(request.epochs + max(3.0 * choice.epochs, direct), left)
         return solver if most < choice.epochs else replace(solver, max_epochs=most)
 
-    def _epochs_of_direct(self, request: Request) -> float:
-        """Return the number of epochs that take as long as a direct solve."""
-        system = require_blocks(request.system)
-        num_columns = request.rhs.shape[1]
-        epochs = _direct_cost(system, num_columns) / _epoch_cost(system, num_columns)
-        return max(epochs, EPOCHS_AROUND)
+    def _epochs_of_direct(self, choice: Choice, request: Request) -> float:
+        """Return the number of the choice's epochs that take as long as a direct solve."""
+        cost = _direct_cost(require_blocks(request.system), request.rhs.shape[1])
+        return max(cost / choice.epoch_cost, EPOCHS_AROUND)
 
-    def _next(self, first: Solver, request: Request) -> Solver | None:
-        """Return the solver that takes over from ``first``, if the budget allows one."""
-        if not isinstance(first, Cholesky) and self._may_end_directly(request):
+    def _next(self, choice: Choice, request: Request) -> Solver | None:
+        """Return the solver that takes over from the chosen one, if the budget allows one."""
+        first = choice.solver
+        if not isinstance(first, Cholesky) and self._may_end_directly(choice, request):
             return Cholesky()
         left = self.max_epochs - request.epochs
         if isinstance(first, SketchAndProject) or left <= EPOCHS_AROUND:
@@ -263,14 +267,14 @@ class Auto(GoalSolver):
         # Not all that is free: running out of memory ends the process
         return self.direct and num_bytes <= 0.75 * memory.available(system.device)
 
-    def _may_end_directly(self, request: Request) -> bool:
+    def _may_end_directly(self, choice: Choice, request: Request) -> bool:
         """Return whether a direct solve fits, and costs no more than the rest of the budget."""
         system = request.system
         if not isinstance(system, KernelSystem) or system.rows.is_shared:
             return False
         if not self._fits_directly(system):
             return False
-        epochs = self._epochs_of_direct(request)
+        epochs = self._epochs_of_direct(choice, request)
         if epochs > self.max_epochs - request.epochs:
             return False
         rate = request.seconds / max(request.epochs, 1.0)

@@ -129,9 +129,7 @@ class Keeper:
         )
 
     def save(self, steps: int, parts: Parts) -> None:
-        """Write a checkpoint; only when every process has done so are those before the last two
-        removed.
-        """
+        """Write a checkpoint; once every process has done so, remove those before the last two."""
         with replacing(self._path(steps)) as temporary:
             tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
             numbers = {name: part for name, part in parts.items() if name not in tensors}
@@ -146,9 +144,7 @@ class Keeper:
         self._saved_steps = steps
 
     def load(self) -> Saved | None:
-        """Return the parts after the last step that every process has saved;
-        ``None`` if there is none.
-        """
+        """Return the parts after the last step that every process has saved, if there is one."""
         read = {
             steps: saved
             for steps in self._steps()

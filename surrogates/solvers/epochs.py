@@ -52,9 +52,7 @@ class EpochMonitor(State):
 
     @classmethod
     def start(cls, initial: Tensor, norms: Tensor, num_rows: int, window: int = 10) -> Self:
-        """Return the monitor of a run from ``initial`` (n, s),
-        whose residual norms (s,) are known.
-        """
+        """Return the monitor of a run from ``initial`` (n, s) with known residual norms (s,)."""
         return cls(
             Order(num_rows),
             window,

@@ -371,9 +371,7 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
 
     @abstractmethod
     def estimate(self, system: SystemT, state: StateT) -> Tensor:
-        """Return the solution that the state stands for (an average of iterates, for some
-        methods).
-        """
+        """Return the solution that the state stands for, for some methods an average."""
 
     @abstractmethod
     def residual_norm(self, system: SystemT, state: StateT) -> Tensor | None:
@@ -561,7 +559,6 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
             residual=unknown.clone(),
             before=unknown.clone(),
             began=run.request.epochs,
-            # Each later one comes after twice as many epochs
             next_look=run.request.epochs + 4.0,
         )
         if saved is not None:  # preparing again is not counted
@@ -637,8 +634,8 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
         columns = sweep.columns[running]
         lost = torch.zeros_like(going)
         if is_scheduled:
-            sweep.next_look = 2.0 * run.request.epochs - sweep.began
             lost = self._is_stalled(run, sweep, residual, estimate)
+            sweep.next_look = run.request.epochs + self._epochs_to_look(run, sweep, residual)
             sweep.before[running] = residual.to(sweep.before)
         recursion = self.recursion(sweep.state)
         watched = run.watched if is_scheduled else run.judge
@@ -668,6 +665,15 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
         may_be_rounding = DIGIT * residual * run.norms[sweep.columns[running]] <= rounding
         stalled = may_be_rounding & (CLEAR_CHANGE * residual > sweep.before[running])
         return stalled | (sweep.num_lost > len(running))
+
+    def _epochs_to_look(self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor) -> float:
+        """Return the epochs until the next scheduled look: those that two clear falls of the
+        ``residual`` take at the pace so far, at most as many as have passed.
+        """
+        fall = run.residual[sweep.columns[sweep.running]] / residual
+        num_falls = fall.log().min().item() / math.log(CLEAR_CHANGE)
+        passed = run.request.epochs - sweep.began
+        return passed * min(1.0, 2.0 / num_falls) if num_falls > 0.0 else passed
 
     def _parts(self, run: Run[SystemT], sweep: Sweep[StateT]) -> Parts:
         names = Sweep.SAVED if sweep.base is None else [*Sweep.SAVED, "rhs"]

@@ -277,9 +277,7 @@ class LinearSystem(ABC):
         """
 
     def precise(self) -> "LinearSystem":
-        """Return the system in the arithmetic that a direct solve of it needs, which may be this
-        one.
-        """
+        """Return the system in the arithmetic that a direct solve needs, which may be this one."""
         return self
 
     def doubled(self) -> "KernelSystem | None":

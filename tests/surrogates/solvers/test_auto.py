@@ -2,6 +2,7 @@
 and the account it gives of all stages.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from surrogates import (
     IterativeSolver,
     KernelSystem,
     Nystrom,
+    PathwiseGP,
     SketchAndProject,
     Solution,
     Solver,
@@ -26,10 +28,12 @@ from surrogates import (
 from surrogates.operators.rates import OF_A_CPU
 from surrogates.solvers import auto
 from surrogates.solvers.auto import Choice
+from surrogates.solvers.cg import CGState
 from surrogates.solvers.forecast import SpectrumModel
 from surrogates.solvers.run import TOLERANCE, Run
 from surrogates.solvers.sketch_and_project import default_block_size
 from surrogates.solvers.solver import Request
+from surrogates.systems.system import LinearSystem
 from tests import problems
 from tests.contracts import CountingOperator, assert_no_worse, true_residual
 from tests.pairs import each_pair
@@ -258,6 +262,31 @@ class Stalling(CG):
         return run.request.epochs > 3
 
 
+class Hopeless(CG):
+    """Conjugate gradients that never find a column solved."""
+
+    def residual_norm(self, system: LinearSystem, state: CGState) -> Tensor:
+        return torch.full_like(super().residual_norm(system, state), math.inf)
+
+
+@pytest.mark.parametrize("num_direct", [3.0, 10.3])
+@pytest.mark.parametrize("max_epochs", [20.0, 40.0])
+def test_the_budget_is_kept_for_a_direct_solve_in_the_epochs_of_the_chosen_method(
+    monkeypatch: pytest.MonkeyPatch, num_direct: float, max_epochs: float
+) -> None:
+    def choose(_: Auto, system: KernelSystem, num_columns: int, *others: object) -> Choice:
+        hopeless = Hopeless(None, max_epochs=max_epochs)
+        cost = auto._direct_cost(system, num_columns) / num_direct
+        return Choice(hopeless, "by order", max_epochs / 3.0, cost)
+
+    monkeypatch.setattr(Auto, "choose", choose)
+    X = problems.uniform(N, 2)
+    model = PathwiseGP(X, X.sin().sum(1, keepdim=True), solver=Auto(max_epochs=max_epochs)).eval()
+    model.paths(4)
+    assert "Cholesky() takes over" in model.solution.note
+    assert model.solution.converged.all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_a_direct_solve_takes_over_where_an_iteration_falls_short(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
@@ -274,7 +303,7 @@ def test_a_direct_solve_that_costs_more_than_the_budget_does_not_take_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stalling = Stalling(None, tolerance=3e-3)
-    monkeypatch.setattr(Auto, "choose", lambda *_: Choice(stalling, "CG(None): by order"))
+    monkeypatch.setattr(Auto, "choose", lambda *_: Choice(stalling, "by order", epoch_cost=1e8))
     dear = replace(auto.rates_of(torch.device("cpu")), factorise=1e9)
     monkeypatch.setattr(auto, "rates_of", lambda device: dear)
     system = kernel_system(N, 1e-4, problems.matern(1.5, 2.0))

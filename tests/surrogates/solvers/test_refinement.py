@@ -223,3 +223,16 @@ def test_a_column_that_goes_on_alone_is_corrected_with_those_that_wait() -> None
     solution = Straggling(None, tolerance=1e-3, max_epochs=300.0).solve(system, rhs)
     assert bool(solution.converged.all())
     assert solution.epochs < 100.0
+
+
+def test_a_solve_that_rounding_holds_soon_goes_on_in_float64() -> None:
+    n = 1000
+    solver = SketchAndProject.asap(block_size=150, tolerance=1e-3)
+    epochs = []
+    for dtype in (torch.float32, torch.float64):
+        X = problems.uniform(n, 2, dtype=dtype)
+        kernel = problems.operator(problems.OPERATORS[0], problems.matern(2.5), X)
+        solution = solver.solve(KernelSystem(kernel, 1e-3), problems.normal(n, 4, dtype=dtype))
+        assert solution.converged.all()
+        epochs.append(solution.epochs)
+    assert epochs[0] < 1.6 * epochs[1]
