@@ -51,6 +51,7 @@ PATHS = "surrogates/functions/paths.py"
 TILES = "surrogates/operators/tiles.py"
 SELECTION = "acquisition/selection.py"
 BELIEF = "scalable_bo/modelling/belief.py"
+GOALS = "scalable_bo/study/goals.py"
 LEGACY = "scalable_bo/storage/legacy.py"
 LOCK = "scalable_bo/storage/lock.py"
 REPAIR = "scalable_bo/storage/restore.py"
@@ -169,6 +170,14 @@ MUTANTS = (
         "return GAIN_ON_NOISE * number",
         "return -9.0 * number",
         "tests/scalable_bo/modelling",
+    ),
+    Mutant(GOALS, "return worst - nearest", "return worst + nearest", STUDY),
+    Mutant(GOALS, "ratio ** steps.to(width)", "ratio ** steps[:1].to(width)", STUDY),
+    Mutant(
+        "acquisition/outcomes.py",
+        "return torch.randint(len(self.reference)",
+        "return 0 * torch.randint(len(self.reference)",
+        SEARCH,
     ),
     Mutant(SHARED, "if row.until >= time.time() and ", "if ", STORAGE),
     Mutant(SHARED, " if digest == self._digest(number, content) else None", "", STORAGE),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,8 @@ from surrogates import Cholesky, PathwiseGP, fit_iterative, fit_minibatch, fit_s
 from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.search import (
     SCIPYS_BLAS,
+    FitEndedError,
+    FitWatch,
     Search,
     apart,
     finer_starts,
@@ -223,3 +226,18 @@ def fixed() -> RBFKernel:
 def test_other_kernels_start_as_they_are(kernel: Kernel) -> None:
     gp = BatchedGP(model_of(kernel))
     assert apart(gp) is gp
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.8, 0.9])
+@pytest.mark.parametrize("limit", [1.0, -1.0])
+def test_a_fit_ends_early_where_it_will_not_exceed_others_and_not_where_it_will(
+    rate: float, limit: float
+) -> None:
+    watch = FitWatch()
+    watch.begin(least=0.0)
+    course = (limit - 1e3 * rate**number for number in range(200))
+    ends = pytest.raises(FitEndedError) if limit < 0.0 else nullcontext()
+    with ends:
+        for number, likelihood in enumerate(course):
+            watch(number, likelihood)
+    assert watch.number < 200 if limit < 0.0 else watch.number == 200
