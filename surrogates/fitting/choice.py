@@ -80,7 +80,8 @@ def fit(
     Methods are run as :func:`choose_fit` says, each from the best hyperparameters before it. From
     50 data on, each must earn its place: 2000 random data are predicted from their 100 nearest
     others, and a stage is taken if their log density rises by more than two standard errors of the
-    paired differences, or, where the likelihood of all data has risen, unless it falls by two. The
+    paired differences, or, where the likelihood of all data has risen, unless it falls by two;
+    where it has fallen so after one, two or four steps, the stage is given up. The
     exact fit has competitors, ``"simpler"``: lengthscales in proportion, and free ones, both found
     with lengthscales that one expects and without BoTorch's default prior of little noise; the log
     likelihood decides, less what lengthscales cost that are shorter than expected, as
@@ -140,7 +141,8 @@ def fit(
 
     def run(name: str, **own: Any) -> None:
         drawn = {} if name == "exact" else {"generator": generator}
-        function = partial(METHODS[name], model, callback=told, **drawn, **own)
+        callback = partial(stages.observe, told) if name == "iterative" else told
+        function = partial(METHODS[name], model, callback=callback, **drawn, **own)
         of_all = name == "iterative" or not own.get("restart", True)
         anew = name == "minibatch" and not stages.has_signal
         stages.run(name, function, anew=anew, of_all_data=of_all)

@@ -21,6 +21,7 @@ from surrogates.fitting.evidence import (
     paired_difference,
 )
 from surrogates.fitting.simpler import Simpler
+from surrogates.rules.hyperparameters import StepCallback
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,14 @@ WHITE_NOISE = "white noise"  # the name of the last stage
 # worse than the best before
 NEEDED_OF_ALL_DATA = -NEEDED
 NEEDED_OF_SIMPLER = -math.inf  # left-out data prefer more hyperparameters, which have seen them
+
+
+class StageLostError(Exception):
+    """A stage is given up: on the way it predicts left-out data worse than the best before it."""
+
+    def __init__(self, density: Tensor, steps: int):
+        super().__init__(f"given up after {steps} steps")
+        self.density = density
 
 
 class Stages:
@@ -85,6 +94,21 @@ class Stages:
             needed = NEEDED_OF_ALL_DATA if of_all_data else NEEDED
             self._judge(name, clock(), needed)
 
+    def observe(self, told: StepCallback | None, steps: int, value: float) -> None:
+        """Tell of a step, and give the stage up if it would not be taken after one, two or four.
+
+        Raises:
+            StageLostError: if it is given up.
+        """
+        if told is not None:
+            told(steps, value)
+        if self._evidence is None or self._density is None or steps not in (1, 2, 4):
+            return
+        density = self._evidence.log_densities(self._model)
+        over_best = paired_difference(density, self._density)
+        if over_best.mean < NEEDED_OF_ALL_DATA * over_best.error:
+            raise StageLostError(density, steps)
+
     def simplify(self, method: Callable[[], Simpler | None]) -> None:
         """Run ``method``, which itself compares its results with the best before, and gives the
         model what is better.
@@ -130,26 +154,14 @@ class Stages:
         if not self._evidence.silence(self._model):
             return
         density = self._evidence.log_densities(self._model)
-        over_best = paired_difference(density, self._density)
-        over_noise = paired_difference(density, self._evidence.white)
-        accepted = over_noise.mean > -tolerated
-        self._settle(accepted, density)
-        self._note(
-            Stage(
-                WHITE_NOISE,
-                time.perf_counter() - start,
-                density.mean().item(),
-                over_noise,
-                over_best,
-                accepted,
-                "no stage explained the data better than noise about their mean",
-            )
-        )
+        accepted = paired_difference(density, self._evidence.white).mean > -tolerated
+        note = "no stage explained the data better than noise about their mean"
+        self._settle(WHITE_NOISE, time.perf_counter() - start, density, accepted, note)
 
     @contextmanager
     def _watching(self, name: str) -> Iterator[Callable[[], float]]:
-        """Yield the seconds since the start; a failure or a Ctrl-C in the block leaves the best
-        before it, and is noted.
+        """Yield the seconds since the start; a failure, a Ctrl-C or what gives the stage up in the
+        block leaves the best before it, and is noted.
         """
         start = time.perf_counter()
 
@@ -167,6 +179,8 @@ class Stages:
             self.account = self.account.with_stage(stage, interrupted=True)
             error.add_note(f"The model has the hyperparameters of {self.account.chosen!r}.")
             raise
+        except StageLostError as lost:
+            self._settle(name, clock(), lost.density, False, str(lost))
         except FAILURES as error:
             self.failure = error
             self._back()
@@ -185,17 +199,21 @@ class Stages:
             failed = f"its predictions failed: {error}"
             self._note(Stage(name, seconds, accepted=False, note=failed))
             return
-        over_best = None
         accepted = True
         if self._density is not None:
             over_best = paired_difference(density, self._density)
             accepted = over_best.mean > needed * over_best.error
-        self._settle(accepted, density)
+        self._settle(name, seconds, density, accepted, note)
+
+    def _settle(
+        self, name: str, seconds: float, density: Tensor, accepted: bool, note: str
+    ) -> None:
+        """Note a stage whose predictions have the ``density``, and keep it or go back."""
+        assert self._evidence is not None
         over_noise = paired_difference(density, self._evidence.white)
+        over_best = None if self._density is None else paired_difference(density, self._density)
         mean = density.mean().item()
         self._note(Stage(name, seconds, mean, over_noise, over_best, accepted, note))
-
-    def _settle(self, accepted: bool, density: Tensor) -> None:
         if accepted:
             self._best = _state(self._model)
             self._density = density

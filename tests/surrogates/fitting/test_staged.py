@@ -20,6 +20,7 @@ from surrogates import (
 )
 from surrogates.fitting import choice
 from surrogates.fitting.choice import FitChoice
+from surrogates.rules.hyperparameters import StepCallback
 from tests import problems
 from tests.problems import hyperparameters
 
@@ -110,6 +111,28 @@ def test_a_stage_that_predicts_worse_is_not_taken(monkeypatch: pytest.MonkeyPatc
     assert (second.method, second.accepted) == ("iterative", False)
     assert second.over_best.mean < -0.1 and first.over_noise.mean > 0.1
     assert "iterative: not taken" in str(model.fit_account)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_stage_that_predicts_worse_on_the_way_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = []
+
+    def spoiling(model: PathwiseGP, *, callback: StepCallback, **settings: object) -> None:
+        for step in range(1, 9):
+            if step == 2:
+                spoiled(model)
+            steps.append(step)
+            callback(step, 0.0)
+
+    monkeypatch.setitem(choice.METHODS, "iterative", spoiling)
+    model = fit(PathwiseGP(X, SIGNAL + NOISE))
+    assert steps == [1, 2]
+    assert torch.equal(hyperparameters(model), of_the_sample())
+    second = model.fit_account.stages[1]
+    assert not second.accepted and second.over_best.mean < -0.1
+    assert "given up after 2 steps" in str(model.fit_account)
 
 
 def failing(model: PathwiseGP, **settings: object) -> None:
