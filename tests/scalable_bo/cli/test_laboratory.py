@@ -10,6 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+pytest.importorskip("pydantic")
+
 from scalable_bo.cli.config import read_config
 from scalable_bo.study.known import Known
 from tests.command_lines import CommandLine

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+pytest.importorskip("fastapi")
+
 from scalable_bo.serving import connections
 from scalable_bo.serving.client import RemoteStudy
 from scalable_bo.serving.server import Server

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("fastapi")
+
 import scalable_bo as sbo
 from tests.scalable_bo.serving.served import served
 

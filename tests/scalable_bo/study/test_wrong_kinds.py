@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 import torch
 
+pytest.importorskip("fastapi")
+
 from scalable_bo.serving.client import RemoteStudy
 from scalable_bo.serving.server import Server
 from scalable_bo.space.parameters import Categorical
