@@ -56,8 +56,8 @@ def test_drawing_paths() -> None:
     PathwiseGP(X, Y, solver=CG()).paths(4)  # which imports what PyTorch puts off
     model = PathwiseGP(X, Y, solver=CG())
     taken = walk(lambda: model.paths(4))
-    assert len(taken.files) <= 24, taken
-    assert taken.moves <= 160, taken
+    assert len(taken.files) <= 23, taken
+    assert taken.moves <= 159, taken
     assert taken.depth <= 14, taken
 
 
@@ -65,8 +65,8 @@ def test_the_mean_of_a_posterior_of_paths() -> None:
     PathwiseGP(X, Y, solver=CG(), num_paths=16).posterior(X[:5])  # likewise
     model = PathwiseGP(X, Y, solver=CG(), num_paths=16)
     taken = walk(lambda: model.posterior(X[:5]).mean)
-    assert len(taken.files) <= 25, taken
-    assert taken.moves <= 212, taken
+    assert len(taken.files) <= 24, taken
+    assert taken.moves <= 211, taken
     assert taken.depth <= 16, taken
 
 
@@ -74,14 +74,14 @@ def test_a_solve_by_conjugate_gradients() -> None:
     system = KernelSystem(kernel_operator(RBFKernel(), X), 0.1)
     solver = CG()
     taken = walk(lambda: solver.solve(system, Y))
-    assert len(taken.files) <= 10, taken
-    assert taken.moves <= 62, taken
+    assert len(taken.files) <= 9, taken
+    assert taken.moves <= 60, taken
     assert taken.depth <= 7, taken
 
 
 # How often a search moves depends on its steps, and these on rounding
 @pytest.mark.parametrize(
-    ("strategy", "files", "moves", "depth"), [("auto", 50, 1_640, 17), ("thompson", 47, 1_900, 17)]
+    ("strategy", "files", "moves", "depth"), [("auto", 49, 1_640, 17), ("thompson", 46, 1_900, 17)]
 )
 def test_asking_a_study(strategy: str, files: int, moves: int, depth: int) -> None:
     space = scalable_bo.Space(a=scalable_bo.Float(0, 1), b=scalable_bo.Float(0, 1))
