@@ -109,8 +109,8 @@ MUTANTS = (
     ),
     Mutant(
         SOLVED,
-        "return bool((lost > largest_loss",
-        "return False and bool((lost > largest_loss",
+        "return bool((torch.maximum(lost[0]",
+        "return False and bool((torch.maximum(lost[0]",
         MODELS,
     ),
     Mutant(SOLVED, "math.ceil(num_paths / paths_per_draw) if wanted.spanning else 1", "1", MODELS),

@@ -93,9 +93,7 @@ class BatchedGP(gpytorch.Module):
 
     @torch.no_grad()
     def leave_one_out(self, index: Tensor) -> Tensor:
-        """Return the log predictive densities (b, m) of the data, each given the others of its
-        set.
-        """
+        """Return the log predictive densities (b, m) of data, each given the others of its set."""
         errors, variance = self.leave_one_out_errors(index)
         return log_normal(errors, torch.zeros_like(errors), variance)
 

@@ -53,9 +53,7 @@ class Units(NamedTuple):
         return cls(means.to(like), scales.to(like), chain[:-1])
 
     def untransform(self, Y: Tensor, X: Tensor) -> Tensor:
-        """Return Y (..., q, m) at X, on which the affine map has been applied,
-        in the user's units.
-        """
+        """Return Y (..., q, m) at X, after the affine map, in the user's units."""
         for transform in reversed(self.others):
             Y, _ = transform.untransform(Y, X=X)
         return Y

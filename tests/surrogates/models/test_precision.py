@@ -93,6 +93,27 @@ def test_auto_keeps_the_weights_of_a_direct_solve_in_float64() -> None:
     assert error.abs().max() < 0.1
 
 
+def test_float32_paths_of_data_in_clusters_are_those_of_float64_beside_them() -> None:
+    n = 1000
+    places = problems.uniform(100, 8)
+    X = places[torch.arange(n) % len(places)] + 0.02 * problems.normal(n, 8)
+    Q = X[:50] + 0.003 * problems.normal(50, 8, seed=3)
+    single, double = (
+        PathwiseGP(
+            X.to(dtype),
+            X.sum(1, keepdim=True).sin().to(dtype),
+            likelihood=gaussian_likelihood(1e-5),
+            covar_module=problems.matern(2.5, 1.5),
+            outcome_transform=None,
+        ).paths(64)
+        for dtype in (torch.float32, torch.float64)
+    )
+    expected = variances(double, Q)
+    torch.testing.assert_close(variances(single, Q.float()), expected, rtol=0.03, atol=0.0)
+    error = single.mean(Q.float()) - double.mean(Q)
+    assert (error / expected.sqrt()).abs().max() < 0.03
+
+
 def test_float32_sums_stay_where_they_lose_nothing() -> None:
     paths = dense(torch.float32, 1.0, Cholesky()).paths(8)
     assert isinstance(paths, SamplePaths)
