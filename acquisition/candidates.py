@@ -192,9 +192,7 @@ def model_list(model: Any) -> tuple[PathwiseGP, ...]:
 
 
 def original_inputs(model: PathwiseGP) -> Tensor:
-    """Return the training inputs (n, d) of ``model`` as they were given,
-    before its input transform.
-    """
+    """Return the training inputs (n, d) of ``model`` before its input transform."""
     X = model._given_inputs
     return X if X.ndim == 2 else X[0]  # the outputs of a model share them
 

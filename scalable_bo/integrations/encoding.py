@@ -47,9 +47,7 @@ class TrialSpace:
         self.space = Space(**{name: param for name, param in found.items() if param is not None})
 
     def points(self, trials: Sequence[FrozenTrial]) -> Tensor:
-        """Return the points (n, d) of trials; a value outside its range counts as the nearest
-        inside.
-        """
+        """Return the points (n, d) of trials; values beyond a range count as its ends."""
         rows = [[of.to_internal_repr(t.params[name]) for name, of in self._items] for t in trials]
         X = torch.tensor(rows, dtype=torch.float64, device="cpu").reshape(-1, self.space.dim)
         low, high = self.space.bounds

@@ -79,13 +79,13 @@ class Desk:
     Args:
         study: told and asked by this desk alone from now on.
         lease: seconds.
-        batch: the least that is asked for at once, unless the evaluations are less.
+        batch: the least that is asked for at once, unless fewer evaluations are left.
         evaluations: points of the study that are asked for in all, those before counted in;
             ``None`` for no limit.
         clock: of the leases, seconds that never go back.
         idle_asks: of all workers that wait, at most so many a second.
-        memory: seconds that the rate at which points are taken is a mean of, those long ago
-            counting for less.
+        memory: seconds over which the rate at which points are taken is averaged; the weights of
+            earlier ones decay exponentially.
     Attributes:
         lease: seconds.
         trouble: what the last ask of the study has raised, if it has not been repeated with

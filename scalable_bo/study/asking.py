@@ -367,7 +367,7 @@ class _Asked:
 
     Attributes:
         left: (c, d) the points of a small finite space that are not taken; ``None`` of another.
-        watch: of its fit.
+        watch: what the fits tell, and when they end.
         plan: how it keeps to its time; ``None`` without one.
         team: of the processes that make the batch together; ``None`` for this one alone.
     """

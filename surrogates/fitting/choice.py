@@ -80,8 +80,8 @@ def fit(
     Methods are run as :func:`choose_fit` says, each from the best hyperparameters before it. From
     50 data on, each must earn its place: 2000 random data are predicted from their 100 nearest
     others, and a stage is taken if their log density rises by more than two standard errors of the
-    paired differences, or, where the likelihood of all data has risen, unless it falls by two;
-    where it has fallen so after one, two or four steps, the stage is given up. The
+    paired differences, or, where the likelihood of all data has risen, unless it falls by two. The
+    iterative fit is given up after one, two or four steps if that density has fallen by two. The
     exact fit has competitors, ``"simpler"``: lengthscales in proportion, and free ones, both found
     with lengthscales that one expects and without BoTorch's default prior of little noise; the log
     likelihood decides, less what lengthscales cost that are shorter than expected, as

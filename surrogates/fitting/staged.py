@@ -104,7 +104,10 @@ class Stages:
             told(steps, value)
         if self._evidence is None or self._density is None or steps not in (1, 2, 4):
             return
-        density = self._evidence.log_densities(self._model)
+        try:
+            density = self._evidence.log_densities(self._model)
+        except FAILURES:  # hyperparameters on the way need not predict
+            return
         over_best = paired_difference(density, self._density)
         if over_best.mean < NEEDED_OF_ALL_DATA * over_best.error:
             raise StageLostError(density, steps)
@@ -160,8 +163,8 @@ class Stages:
 
     @contextmanager
     def _watching(self, name: str) -> Iterator[Callable[[], float]]:
-        """Yield the seconds since the start; a failure, a Ctrl-C or what gives the stage up in the
-        block leaves the best before it, and is noted.
+        """Yield the seconds since the start. If the block fails, is interrupted or gives the stage
+        up, the model goes back to the best before it, and the stage is noted.
         """
         start = time.perf_counter()
 

@@ -406,6 +406,7 @@ class TanimotoTiles(KernelTiles):
         squares: tuple[Tensor, Tensor] | None = None,
     ):
         super().__init__(X1, X2)
+        self._given = outputscale, columns
         self.outputscale = outputscale.to(X2)
         self.active_dims = columns
         self.L = self._active(X1)
@@ -445,7 +446,7 @@ class TanimotoTiles(KernelTiles):
         return X if self.active_dims is None else X[:, self.active_dims]
 
     def _of(self, X1: Tensor, X2: Tensor, *squares: tuple[Tensor, Tensor]) -> KernelTiles:
-        return TanimotoTiles(self.outputscale, self.active_dims, X1, X2, *squares)
+        return TanimotoTiles(*self._given, X1, X2, *squares)
 
     def rows(self, i: Index) -> KernelTiles:
         return self._of(self.X1[i], self.X2, (self.squares[0][i], self.squares[1]))

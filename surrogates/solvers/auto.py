@@ -30,7 +30,9 @@ EPOCHS_AROUND = 2.0  # a solve takes one before its steps, for its start or a fa
 
 
 class Choice(NamedTuple):
-    """A solver, why it was chosen, the epochs that it is forecast to take, and the cost of one."""
+    """A solver, why it was chosen, the epochs that it is forecast to take, and the cost of each in
+    operations; infinite where there is no forecast.
+    """
 
     solver: Solver
     reason: str

@@ -118,7 +118,7 @@ class Run(Generic[SystemT]):
     Attributes:
         systems: H in the precisions that the method may use, the fastest first.
         system: the one in use, number ``level``.
-        finest: that in which residuals are evaluated, the last.
+        finest: the last of them, in which residuals are evaluated that rounding might hide.
         value: (n, s).
         error, residual: (s,) its errors and relative residuals; the same numbers if the weights
             are not a posterior's.
@@ -371,7 +371,7 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
 
     @abstractmethod
     def estimate(self, system: SystemT, state: StateT) -> Tensor:
-        """Return the solution that the state stands for, for some methods an average."""
+        """Return the solution of the state; some methods return an average of iterates."""
 
     @abstractmethod
     def residual_norm(self, system: SystemT, state: StateT) -> Tensor | None:

@@ -420,8 +420,9 @@ class Solver(ABC):
     def kept(
         self, system: LinearSystem, num_columns: int, generator: torch.Generator
     ) -> "Solver | Apply":
-        """Return a solver with its preparation for ``system`` cached, for that system alone, which
-        this one goes on from where that misses the tolerance; or, of a factor, the map B → H⁻¹ B.
+        """Return a solver that keeps its preparation for ``system``, and solves that system alone;
+        or the map B → H⁻¹ B itself, if a factor gives it. Where the returned solver misses the
+        tolerance, this solver continues from its solution.
         """
         return self
 

@@ -204,7 +204,7 @@ class LinearSystem(ABC):
         entries from 0.
         """
         for name in ("largest_entry", "smallest_noise", "mean_noise", "diagonal"):
-            vars(self).pop(name, None)  # which a copy has of another system
+            vars(self).pop(name, None)  # a copy still holds those of the original
         self.rows = rows
         self.n = rows.n
         self.num_data = num_data

@@ -1,4 +1,4 @@
-"""What the Thompson benchmark finds a round's batch by, beside the packages."""
+"""Methods, weights and clocks of the Thompson benchmark's rounds."""
 
 from __future__ import annotations
 

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from scalable_bo.serving.client import RemoteStudy
-from scalable_bo.serving.server import Server
 from scalable_bo.space.space import Float, Space
 from scalable_bo.study.study import Study
+
+if TYPE_CHECKING:
+    from scalable_bo.serving.server import Server
 
 SPACE = Space(x=Float(0.0, 1.0))
 
@@ -19,7 +23,10 @@ def make_study(**options: Any) -> Study:
 
 
 @contextmanager
-def served(study: Study, **options: Any) -> Iterator[tuple[Server, RemoteStudy]]:
+def served(study: Study, **options: Any) -> Iterator[tuple["Server", RemoteStudy]]:
     """Serve a study, and give the server and a client."""
+    pytest.importorskip("fastapi")
+    from scalable_bo.serving.server import Server
+
     with Server(study, **options) as server, RemoteStudy(server.url, token=server.token) as remote:
         yield server, remote

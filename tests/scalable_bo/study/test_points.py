@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi")
-
 import scalable_bo as sbo
 from tests.scalable_bo.serving.served import served
 

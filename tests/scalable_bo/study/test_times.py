@@ -10,8 +10,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-pytest.importorskip("fastapi")
-
 from scalable_bo.evaluation.evaluator import Evaluation
 from scalable_bo.evaluation.external import Command
 from scalable_bo.serving.worker import work

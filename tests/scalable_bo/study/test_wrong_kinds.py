@@ -11,10 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-pytest.importorskip("fastapi")
-
 from scalable_bo.serving.client import RemoteStudy
-from scalable_bo.serving.server import Server
 from scalable_bo.space.parameters import Categorical
 from scalable_bo.space.space import Float, Space
 from scalable_bo.study.study import Study
@@ -155,6 +152,9 @@ TAKEN = {
 
 @pytest.fixture(scope="module")
 def remote() -> Iterator[RemoteStudy]:
+    pytest.importorskip("fastapi")
+    from scalable_bo.serving.server import Server
+
     with (
         Study(SPACE, maximize=True, num_initial=100) as study,
         Server(study) as server,

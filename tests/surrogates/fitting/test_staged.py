@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from surrogates import (
 )
 from surrogates.fitting import choice
 from surrogates.fitting.choice import FitChoice
+from surrogates.fitting.evidence import Evidence
 from surrogates.rules.hyperparameters import StepCallback
 from tests import problems
 from tests.problems import hyperparameters
@@ -133,6 +135,18 @@ def test_a_stage_that_predicts_worse_on_the_way_is_given_up(
     second = model.fit_account.stages[1]
     assert not second.accepted and second.over_best.mean < -0.1
     assert "given up after 2 steps" in str(model.fit_account)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_stage_that_cannot_predict_on_the_way_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recovering(model: PathwiseGP, *, callback: StepCallback, **settings: object) -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr(Evidence, "log_densities", Mock(side_effect=FloatingPointError))
+            callback(1, 0.0)
+
+    monkeypatch.setitem(choice.METHODS, "iterative", recovering)
+    second = fit(PathwiseGP(X, SIGNAL + NOISE)).fit_account.stages[1]
+    assert second.note == "" and second.over_best.mean == 0.0  # judged at its end
 
 
 def failing(model: PathwiseGP, **settings: object) -> None:

@@ -114,8 +114,9 @@ def test_float32_paths_of_data_in_clusters_are_those_of_float64_beside_them() ->
     assert (error / expected.sqrt()).abs().max() < 0.03
 
 
-def test_float32_sums_stay_where_they_lose_nothing() -> None:
-    paths = dense(torch.float32, 1.0, Cholesky()).paths(8)
+@pytest.mark.parametrize("num_paths", [1, 2, 8])
+def test_float32_sums_stay_where_they_lose_nothing(num_paths: int) -> None:
+    paths = dense(torch.float32, 1.0, Cholesky()).paths(num_paths)
     assert isinstance(paths, SamplePaths)
     assert paths.weights.dtype == paths.mean_weights.dtype == torch.float32
 
