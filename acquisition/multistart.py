@@ -254,9 +254,7 @@ def condensed(
 
 
 def furthest(points: Tensor, values: Tensor) -> Tensor:
-    """Return the points (s, k, d) of each path with the largest values (s, k), from which it goes
-    on.
-    """
+    """Return each path's points (s, k, d) of the largest values (s, k), to go on from."""
     best = values.topk(min(FEWEST_STARTS, points.shape[1]), dim=1).indices
     return points.take_along_dim(best.unsqueeze(-1), dim=1)
 

@@ -278,9 +278,7 @@ class RemoteStudy:
 
     @contextmanager
     def holding(self, ids: Sequence[int]) -> Iterator[None]:
-        """Renew the leases of points, three times in the time of one, while they are evaluated
-        inside.
-        """
+        """Renew the leases of points, three times in the time of one, during the block."""
         is_over = threading.Event()
 
         def renew() -> None:
