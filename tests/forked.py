@@ -28,12 +28,14 @@ CONTEXT.set_forkserver_preload(
 
 def run_fresh(code: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run code in a folder and a process of its own, which imports the packages of this tree."""
+    tree = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.run(
         [sys.executable, *options, "-c", code],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(tree)},
         capture_output=True,
         text=True,
+        timeout=600,
     )
 
 

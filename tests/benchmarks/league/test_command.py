@@ -37,9 +37,19 @@ def test_a_league_writes_records_a_table_and_a_plot_and_is_not_run_twice(
     assert cli(*arguments, of=league).err.count("(kept)") == 8
 
 
-def test_a_wrong_option_is_one_line(cli: CommandLine, tmp_path: Path) -> None:
-    said = cli("--subset", "tiny", "--out", tmp_path, of=league, code=2).err
-    assert re.search("`subset` must be one of smoke, .*, got 'tiny'", said)
+@pytest.mark.parametrize(
+    ("option", "given", "message"),
+    [
+        ("--subset", "tiny", "`subset` must be one of smoke, .*, got 'tiny'"),
+        ("--optimisers", "adam", "`optimiser` must be one of auto, .*, got 'adam'"),
+        ("--problems", "hartmann-7", "`dim` = 7 is not possible for Hartmann"),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    cli: CommandLine, option: str, given: str, message: str, tmp_path: Path
+) -> None:
+    said = cli(option, given, "--out", tmp_path, of=league, code=2).err
+    assert re.search(message, said)
     assert len(said.splitlines()) == 1
 
 

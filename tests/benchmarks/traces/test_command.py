@@ -14,6 +14,10 @@ from tests.command_lines import CommandLine
     ("arguments", "message"),
     [
         ("--problem sampling", "`problem` must be thompson, got 'sampling'"),
+        (
+            "--problem thompson --n 20001",
+            "`exact`: .* up to 20000 points, got 20001. Use --no-exact",
+        ),
         ("--data-dir nowhere", "`data_dir` must be.*nowhere is not there"),
     ],
 )

@@ -200,6 +200,16 @@ def server_is_fresh(server: Server) -> None:
     behind._strangers._left.clear()
 
 
+def test_a_token_of_before_is_refused(tmp_path: Path, study: Study) -> None:
+    file = tmp_path / "token"
+    with Server(study, token_file=file) as server:
+        before = server.token
+    file.unlink()
+    with Server(study, token_file=file) as server:
+        assert send(server.url, "/status", token=before)[0] == 401
+        assert send(server.url, "/status", token=server.token)[0] == 200
+
+
 def test_a_password_shows_but_does_not_change_anything(server: Server) -> None:
     from base64 import b64encode
 

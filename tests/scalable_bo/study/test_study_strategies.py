@@ -12,6 +12,7 @@ from torch import Tensor
 from acquisition import STRATEGIES
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.study.answers import read_snapshot
+from scalable_bo.study.known import Known
 from scalable_bo.study.study import Study
 from tests import problems
 from tests.acquisition.random_points import RandomPoints
@@ -190,6 +191,19 @@ def test_a_surrogate_of_few_values_is_fitted_again_when_they_have_grown_by_a_ten
             assert study._proposer.surrogate.fitted[1].warp is not None
     assert fitted == [None, True, False, True, False]
     assert [one is other for one, other in pairwise(kernels)] == [True, False, True]
+
+
+def test_hyperparameters_are_fitted_to_a_tenth_more_of_few_values_and_to_half_more_of_many() -> (
+    None
+):
+    study = Study(PLANE, maximize=False, strategy="thompson", sampler=QUICK)
+    study.add_data(problems.uniform(300, 2), problems.uniform(300, 1)[:, 0])
+    study.ask(1)
+    known = Known(PLANE, study._record, False)
+    for few, grown in ((True, 330), (False, 450)):
+        for n in (300, grown - 1, grown):
+            known.num_observed = n
+            assert known.has_grown(few) == (n == grown)
 
 
 def test_a_wild_value_is_moved_towards_the_others_by_the_next_ask() -> None:

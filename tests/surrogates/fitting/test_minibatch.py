@@ -106,6 +106,30 @@ def test_recovery_as_published(sampling: Any, start: tuple[float, float]) -> Non
     assert outputscale == pytest.approx(4.0, rel=0.25)
 
 
+@pytest.mark.slow
+def test_the_noise_of_levy_is_learned() -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.rand(6000, 4, generator=generator, dtype=torch.float64)
+    W = 1 + (20 * inputs - 11) / 4  # inputs on [-10, 10]
+    peaks = (W[:, :-1] - 1) ** 2 * (1 + 10 * torch.sin(math.pi * W[:, :-1] + 1) ** 2)
+    f = (
+        torch.sin(math.pi * W[:, 0]) ** 2
+        + peaks.sum(1)
+        + (W[:, -1] - 1) ** 2 * (1 + torch.sin(2 * math.pi * W[:, -1]) ** 2)
+    )
+    f = math.sqrt(1 - 0.174**2) * (f - f.mean()) / f.std()
+    targets = f + 0.174 * torch.randn(6000, generator=generator, dtype=torch.float64)
+    kernel = problems.scaled(problems.rbf(torch.full((1, 4), 0.3), ard_num_dims=4), 1.0)
+    model = PathwiseGP(
+        inputs,
+        targets.unsqueeze(1),
+        covar_module=kernel,
+        likelihood=gaussian_likelihood(0.2),
+        mean_module=ZeroMean(),
+    )
+    assert fit_minibatch(model).noise.sqrt().item() == pytest.approx(0.174, rel=0.15)
+
+
 def test_a_fit_that_has_settled_stops_before_its_epochs_are_over() -> None:
     steps: list[int] = []
     fit_minibatch(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from botorch.acquisition import qLogExpectedImprovement
+from botorch.acquisition.multi_objective import qLogExpectedHypervolumeImprovement
 from botorch.acquisition.objective import GenericMCObjective, ScalarizedPosteriorTransform
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import (
@@ -22,6 +23,9 @@ from botorch.models.transforms import (
 )
 from botorch.sampling import IIDNormalSampler, SobolQMCNormalSampler
 from botorch.sampling.get_sampler import get_sampler
+from botorch.utils.multi_objective.box_decompositions.non_dominated import (
+    FastNondominatedPartitioning,
+)
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.means import LinearMean, Mean
 from torch import Tensor
@@ -499,6 +503,34 @@ def test_a_solve_accounts_for_every_output_and_data_set() -> None:
     assert model.solution is not None
     assert model.solution.value.shape == (N, 6 * 5)
     assert model.solution.converged.all() and model.solution.residual.shape == (30,)
+
+
+@pytest.mark.slow
+def test_hypervolume_improvement_of_paths_factorises_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, Y = data((), 2)
+    model = MODES["paths"](X, Y)
+    reference = Y.amin(0)
+    acquisition = qLogExpectedHypervolumeImprovement(
+        model,
+        reference,
+        FastNondominatedPartitioning(reference, Y),
+        sampler=SobolQMCNormalSampler(torch.Size([8]), seed=0),
+    )
+    law(model, points(2))
+    factorised: list[torch.Size] = []
+    cholesky = torch.linalg.cholesky_ex
+    monkeypatch.setattr(
+        torch.linalg,
+        "cholesky_ex",
+        lambda A, **kwargs: factorised.append(A.shape) or cholesky(A, **kwargs),
+    )
+    inputs = points(4, 5).requires_grad_()
+    values = acquisition(inputs)
+    (gradient,) = torch.autograd.grad(values.sum(), inputs)
+    assert values.isfinite().all() and gradient.isfinite().all() and gradient.abs().max() > 0
+    assert not factorised
 
 
 @pytest.mark.parametrize("kind", [InducingPathwiseGP, VariationalGP])

@@ -342,6 +342,16 @@ def test_a_solve_that_does_not_fit_is_refused_before_it_starts(
         pathwise().paths(64)
 
 
+@pytest.mark.gpu
+def test_a_model_on_cuda_has_the_same_posterior() -> None:
+    on_cuda = PathwiseGP(
+        X.cuda(), Y.cuda(), **settings(solver=TIGHT, num_paths=64, num_features=128)
+    ).posterior(Z.cuda())
+    on_cpu = pathwise().posterior(Z)
+    torch.testing.assert_close(on_cuda.mean.cpu(), on_cpu.mean)
+    torch.testing.assert_close(on_cuda.variance.cpu(), on_cpu.variance)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_exact_data_have_the_posterior_of_single_task_gp(dtype: torch.dtype) -> None:
     values = torch.sin(5 * X.sum(1, keepdim=True)).to(dtype)

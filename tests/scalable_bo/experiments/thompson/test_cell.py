@@ -260,6 +260,23 @@ def test_the_search_of_a_preset_can_be_our_own() -> None:
         assert getattr(preset, name) == defaults[argument].default
 
 
+def test_the_table_stands_beside_the_published_improvement(tmp_path: Path) -> None:
+    preset = vary(PRESETS["adasap2025"], scale=0.1)
+    for seed in range(2):
+        made = fake_record("adasap", seed, [1.0, 3.0], [0.5, 2.0], preset)
+        made |= {"experiment": "thompson", "environment": ENVIRONMENT}
+        made["settings"]["lengthscale"] = 2.0
+        write_record(tmp_path / f"thompson_{seed}.json", made)
+    (tmp_path / "thompson_broken.json").write_text("{")
+    text = write_markdown(tmp_path, THOMPSON).read_text()
+    assert "## adasap2025-x0.1" in text
+    assert "scaled by 0.1, so that the published numbers are of a larger problem" in text
+    assert (
+        "| adasap | 2 | 3.000 ± 0.000 (2) | 2.000 ± 0.000 (2) | 50.00 ± 0.00 (2) | 1.0 | 2.0 |"
+        " 10.42 |" in text
+    )
+
+
 @pytest.mark.parametrize(
     "foreign", [{}, {"rounds": 3}, {"rounds": [{}], "settings": "none"}, {"rounds": [{}]}]
 )
