@@ -307,3 +307,12 @@ def test_the_mean_volume_over_directions_is_the_hypervolume(k: int) -> None:
     exact = DominatedPartitioning(reference, Y).compute_hypervolume() / (best - reference).prod()
     error = float(volumes.std()) / 200.0
     assert abs(float(volumes.mean()) - float(exact) / factor) < 5.0 * error
+
+
+def test_scalarisations_are_drawn_anew_from_all_of_their_reference_points() -> None:
+    reference = -torch.arange(1.0, 6.0).repeat(2, 1).mT
+    given = Scalarisations.draw(5, reference, torch.ones(2), problems.seeded())
+    found = given.redrawn(200, problems.seeded(1))
+    assert found.reference.shape == found.directions.shape == (200, 2)
+    torch.testing.assert_close(found.reference.unique(dim=0), reference.double().flip(0))
+    assert not torch.isin(found.directions, given.directions.double()).any()
