@@ -105,7 +105,7 @@ def fit_minibatch(
         if optimizer == "adam"
         else _SGD(coordinates.value, rate * m / _scales(gp, m))
     )
-    # Of one permutation of the data, subsets are disjoint
+    # Parts of one permutation of the data are disjoint
     subsets = batches(n, 1 if sampling == "nearest" else m, generator, X.device)
     neighbours = Neighbours(X, gp.covar_module) if sampling == "nearest" else None
     values: list[float] = []

@@ -193,3 +193,19 @@ def test_bad_settings_are_named() -> None:
     fit = partial(fit_iterative, make_model())
     assert_refused(ValueError, fit, num_steps=[0], first_step=[0.0], probes=["gaussian"])
     assert_refused(TypeError, fit, solver=["cg"])
+
+
+@pytest.mark.slow
+def test_a_thousand_points_are_fitted_as_by_the_exact_likelihood() -> None:
+    inputs = problems.uniform(1000, 3)
+    targets = torch.sin(6.0 * inputs.sum(1, keepdim=True)) + 0.3 * problems.normal(1000, 1, seed=1)
+
+    def make() -> PathwiseGP:
+        return PathwiseGP(
+            inputs, targets, covar_module=MaternKernel(nu=2.5, ard_num_dims=3).to(inputs)
+        )
+
+    exact = fit_exact(make())
+    ours = fit_iterative(make())
+    assert objective(ours).item() > objective(exact).item() - 5.0
+    assert ours.noise.item() == pytest.approx(exact.noise.item(), rel=0.1)

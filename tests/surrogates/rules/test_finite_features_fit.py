@@ -432,3 +432,13 @@ def test_minimax_approaches_the_optimum_of_all_data_as_the_penalty_grows() -> No
             )
             gaps[number] += (best - model.log_marginal_likelihood()) / 3.0
     assert 1.5 * gaps[2] < gaps[1] < 0.7 * gaps[0]  # 3.6, 7.7 and 15.6 nats
+
+
+def test_the_optimum_is_that_of_the_exact_marginal_likelihood() -> None:
+    fitted, exact = (recovery(0, (2.5, 0.7), n=64, num_features=6, spread=1.0) for _ in range(2))
+    fit_finite_features(fitted, batch_size=32, num_steps=150, learning_rate=0.05)
+    fit_exact(exact)
+    assert fitted.log_marginal_likelihood() == pytest.approx(
+        exact.log_marginal_likelihood(), abs=0.1
+    )
+    assert fitted.likelihood.noise.item() == pytest.approx(exact.likelihood.noise.item(), rel=0.05)
