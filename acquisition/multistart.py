@@ -88,9 +88,7 @@ class SharedFunctions:
         return self.rows.gather(self.own(X))
 
     def each(self, X: Tensor) -> Tensor:
-        """Return function i at its own points ``X[i]``: (s, k), for X (s, k, d); differentiable
-        once.
-        """
+        """Return function i at its points ``X[i]``: (s, k) for X (s, k, d); once differentiable."""
         return _Each.apply(X, self)
 
 

@@ -111,9 +111,7 @@ class Scalarisations:
         return (heights / (width * self.directions).view(own)).amin(-1)
 
     def volume(self, Y: Tensor) -> Tensor:
-        """Return the k-th powers of the objectives at values Y (s, ..., m), (s, ...), with their
-        sign.
-        """
+        """Return the k-th powers of the objectives at Y (s, ..., m), their signs kept: (s, ...)."""
         far = self(Y)
         return far * far.abs() ** (len(self.best) - 1)
 

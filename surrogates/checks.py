@@ -180,9 +180,7 @@ def point_width(X: Tensor, dim: int) -> None:
 
 
 def batch_of_points(X: Tensor, batch_shape: tuple[int, ...]) -> None:
-    """Require points X (..., q, d) whose batch broadcasts with ``batch_shape``,
-    that of the data sets.
-    """
+    """Require points X (..., q, d) whose batch broadcasts with the data sets' ``batch_shape``."""
     if any(
         1 not in (own, size) and own != size
         for own, size in zip(X.shape[-3::-1], batch_shape[::-1], strict=False)

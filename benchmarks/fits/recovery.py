@@ -99,9 +99,7 @@ class RecoveryCell(FitCell):
 
 
 def drawn_from_rbf(cell: RecoveryCell, seed: int, lengthscale: float = 0.5) -> PathwiseGP:
-    """Return a model, at the cell's start, of a draw from the RBF kernel;
-    the lengthscale is known.
-    """
+    """Return a model, at the cell's start, of a draw from the RBF kernel of known lengthscale."""
     generator, X = _points(cell, seed)
     base = RBFKernel().double()
     base.lengthscale = lengthscale

@@ -46,9 +46,7 @@ class _Group(_FlagsWithoutType, TyperGroup):
 
 
 class Commands(typer.Typer):
-    """Commands, or a group of them, whose help shows no type of a flag, and whose errors are
-    Python's.
-    """
+    """Commands, or a group, whose help shows no type of a flag, and whose errors are Python's."""
 
     def __init__(self, **settings: Any):
         super().__init__(
@@ -128,9 +126,7 @@ def optional(
 
 
 def check_folder(folder: Path) -> None:
-    """Make the folder, and find out now rather than after the first round that it cannot be written
-    to.
-    """
+    """Make the folder; find out now, and not after the first round, if it cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

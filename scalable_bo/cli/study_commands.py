@@ -362,9 +362,7 @@ COMMANDS = (run, ask, tell, correct, status, export, report, check, repair)
 
 
 def _rows_and_asks(config: Config, space: Space) -> tuple[int, int]:
-    """Return how many rows and asks a study has or, before it is made, its data; all of these are
-    read.
-    """
+    """Return how many rows and asks a study has or, before it is made, its data, which is read."""
     from scalable_bo.space.goal import Goal
     from scalable_bo.storage.past_evaluations import read_history
     from scalable_bo.storage.storage import NoStudyError

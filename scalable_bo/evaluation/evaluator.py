@@ -439,9 +439,7 @@ def _evaluate_in_worker(
     id: int,
     params: dict[str, Any],
 ) -> Evaluation:
-    """Evaluate a point in a process of a pool, which leaves Ctrl-C to the main one if the pool is
-    ours.
-    """
+    """Evaluate a point in a process of a pool; if that is ours, the main one handles Ctrl-C."""
     processes.join(mark)
     if is_ours and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)

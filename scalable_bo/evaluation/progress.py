@@ -166,9 +166,7 @@ def status_lines(
 
 
 class _LinesOf(logging.Handler):
-    """Prints what the surrogates' loggers say while a job runs,
-    such as that a kernel is being compiled.
-    """
+    """Prints what the surrogates' loggers say during a job, such as that a kernel is compiled."""
 
     def __init__(self, progress: RoundProgress) -> None:
         super().__init__(logging.INFO)

@@ -121,9 +121,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 
 
 def _lin2023(name: str, budget_factor: int) -> ThompsonPreset:
-    """Lin et al. (2023), Section 4.2 and Appendix A;
-    stochastic dual descent as in Lin et al. (2024).
-    """
+    """Lin et al. (2023), Section 4.2 and Appendix A; Lin et al. (2024) for dual descent."""
     return ThompsonPreset(
         name=name,
         num_initial=50_000,

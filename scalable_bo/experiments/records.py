@@ -29,9 +29,7 @@ COMMIT = "SCALABLE_BO_COMMIT"  # environment variable: the commit of a copy of t
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
-    """Return what a reader needs to judge the numbers: commit, versions, device, processor,
-    date (UTC).
-    """
+    """Return what the numbers depend on: commit, versions, device, processor, date (UTC)."""
     return {
         "commit": os.environ.get(COMMIT) or _commit(),
         "versions": (

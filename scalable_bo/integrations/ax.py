@@ -244,9 +244,7 @@ class ThompsonAcquisition(Acquisition):
         return points, values, torch.ones(len(points), dtype=X.dtype, device="cpu")
 
     def _instantiate_acquisition(self) -> None:
-        """Make what Ax evaluates points by, the mean of the objective;
-        ``optimize`` draws the paths.
-        """
+        """Make the mean of the objective, Ax's measure of points; ``optimize`` draws paths."""
         if len(self._objective_weights) > 1:
             raise UnsupportedError(
                 f"`objective` must be a single one, got {len(self._objective_weights)}. Weight them"

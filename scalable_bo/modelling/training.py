@@ -256,9 +256,7 @@ class TrainingData:
         return values if self.warp is None else self.warp.inverse(values)
 
     def log_jacobian(self, told: Tensor) -> float:
-        """Return what the log likelihood of ``rows_of`` values told lacks to be that of all of
-        them.
-        """
+        """Return what the log likelihood of ``rows_of`` values lacks to be that of all told."""
         values = self.signed[self.rows_of(told)]
         slopes = 0.0 if self.warp is None else float(self.warp.log_slope(values).sum())
         if self.kept is not None and self.log_density is not None:

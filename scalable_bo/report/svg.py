@@ -56,9 +56,7 @@ def draw(picture: Picture) -> str:
 
 
 def draw_lines(lines: Lines) -> str:
-    """Return parallel coordinates, which scroll sideways where axes would be less than 66 pixels
-    apart.
-    """
+    """Return parallel coordinates, which scroll sideways to keep axes 66 pixels apart."""
     count = len(lines.axes) - 1
     places = lines.places
     drawn = "".join(

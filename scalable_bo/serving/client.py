@@ -264,9 +264,7 @@ class RemoteStudy:
         self.tell([id], [math.nan], reasons={id: reason})
 
     def renew(self, ids: Sequence[int]) -> list[int]:
-        """Renew leases; return the points that this worker has lost to others, or that have been
-        told.
-        """
+        """Renew leases; return the points that others have got, or that have been told."""
         body = {"worker": self.worker, "ids": whole_numbers(ids)}
         lost = self._request("/renew", body)["lost"]
         return [int(id) for id in lost]

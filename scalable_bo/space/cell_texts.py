@@ -48,9 +48,7 @@ def position(value: Any, choices: Sequence[Choice]) -> float:
 
 
 def apart(names: Iterable[str], taken: Iterable[str]) -> list[str]:
-    """Return the names, each with as many underscores as tell it from those taken and those
-    before it.
-    """
+    """Return the names, with underscores that tell each from those taken and those before it."""
     used = list(taken)
     start = len(used)
     for name in names:

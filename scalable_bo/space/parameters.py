@@ -190,9 +190,7 @@ class _Number(_Written):
         return values.clamp(self.low, self.high)
 
     def normalize(self, values: Tensor) -> Tensor:
-        """Map values in [``low``, ``high``] to [0, 1]; with steps, each to the middle of its
-        share.
-        """
+        """Map values in [``low``, ``high``] to [0, 1]; with steps, to the middle of the share."""
         low, high = map(math.log, self._ends) if self.log else self._ends
         values = values.log() if self.log else values
         return ((values - low) / (high - low)).clamp(0.0, 1.0)

@@ -343,9 +343,7 @@ class Space:
         return met
 
     def enumerate(self) -> Tensor:
-        """Return all points of a finite space that meet the constraints,
-        (n, d) in the user's units.
-        """
+        """Return all feasible points of a finite space, (n, d), in the user's units."""
         axes = [param.values() for param in self.params.values()]
         X = self._settled(torch.cartesian_prod(*axes).reshape(-1, self.dim))
         if self._conditions:  # points that differ in what is not active are one

@@ -138,9 +138,7 @@ def _whole_writes(sources: list[sqlite3.Connection]) -> tuple[int, list[bytes]]:
 
 
 def _whole_writes_from(first: int, sources: list[sqlite3.Connection]) -> Iterator[bytes]:
-    """Return the contents of writes from the first of a log on, up to one that is whole in no
-    source.
-    """
+    """Return the writes of a log from its first up to one that is whole in no source."""
     digest = ""
     for number in count(first):
         for source in sources:

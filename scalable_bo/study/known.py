@@ -73,9 +73,7 @@ class Known:
             return TrainingData.of(U, rows.values[ids], noise, self._record.maximize)
 
     def success(self) -> TrainingData | None:
-        """Return where evaluations had a value and where they failed; ``None`` where too few
-        failed.
-        """
+        """Return where evaluations had a value and where they failed; ``None`` if few failed."""
         with self._record.lock:
             return TrainingData.of_success(self._record.rows, self._space)
 

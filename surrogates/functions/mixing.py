@@ -29,9 +29,7 @@ def turns(
 
 
 def shuffled(tails: Tensor, weighted: bool, generator: torch.Generator) -> Tensor:
-    """Return a random order of the waves in which those of ``tails`` trade places with each other
-    only.
-    """
+    """Return a random order of the waves in which those of ``tails`` swap only among themselves."""
     if not weighted:
         return permutation(len(tails), generator)
     order = torch.empty(len(tails), dtype=torch.long, device="cpu")

@@ -117,9 +117,7 @@ class FantasyGP(Model, FantasizeMixin):
 
     @property
     def train_targets(self) -> Tensor:
-        """The standardised values of the model and of the fantasies: (*F, n + k), or
-        (*F, m, n + k).
-        """
+        """The standardised values of model and fantasies: (*F, n + k), or (*F, m, n + k)."""
         values = self.values.mT if self.num_outputs > 1 else self.values.squeeze(-1)
         y = self.base.train_targets
         return torch.cat([y.expand(*values.shape[:-1], y.shape[-1]), values], -1)

@@ -116,9 +116,7 @@ class FreshGP(SingleTaskGP):
         return known and not self._began_homoscedastic
 
     def _noise_of_values(self, X: Tensor) -> Tensor:
-        """Return σ² (..., k or 1, m) of values at X (..., k, d), transformed, that come without
-        one.
-        """
+        """Return σ² (..., k or 1, m) of values that come without at transformed X (..., k, d)."""
         if isinstance(self.likelihood, HadamardGaussianLikelihood):
             return noise_at(self.likelihood, X).detach().unsqueeze(-1)
         noise: Tensor = self.likelihood.noise.detach()
@@ -304,9 +302,7 @@ class FreshGP(SingleTaskGP):
         return self._warm_mean_weights[0] if len(self._warm_mean_weights) == 1 else None
 
     def _numbers(self) -> tuple[int, ...]:
-        """Return the number of every data set, in row-major order,
-        which a subset of the outputs keeps.
-        """
+        """Return the number of every data set, row-major, which a subset of the outputs keeps."""
         return (
             tuple(range(self.train_targets.shape[:-1].numel()))
             if self._stream_numbers is None

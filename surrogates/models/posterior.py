@@ -112,9 +112,7 @@ class IndependentRoots(MultitaskMultivariateNormal):
 
 
 def path_distribution(paths: SamplePaths | BatchPaths, X: Tensor) -> MultivariateNormal:
-    """Return the joint law at X (..., q, d): the exact mean,
-    and the covariance of the paths about it.
-    """
+    """Return the joint law at X (..., q, d): the exact mean, and the paths' covariance about it."""
     mean = paths.mean(X)
     deviations = (paths(X) - mean) / math.sqrt(paths.num_samples)
     return MultivariateNormal(mean, RootLinearOperator(deviations.movedim(0, -1)))

@@ -179,9 +179,7 @@ def _kept_at_least(points: np.ndarray, m: int) -> Tensor:
 
 
 def _apart(centres: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Return the centres with those on an earlier one replaced by the points furthest from what is
-    left.
-    """
+    """Return the centres, those on an earlier one replaced by the points furthest from the rest."""
     # The kernel between closer ones is 1 in float32
     same = math.sqrt(torch.finfo(torch.float32).eps)
     kept = centres[_kept(centres, _neighbours(centres), same).numpy()]

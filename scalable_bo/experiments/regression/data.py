@@ -229,9 +229,7 @@ def split_table(table: np.ndarray[Any, Any], split: int, test_fraction: float) -
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file, which tells whether a table has changed since a record was
-    written.
-    """
+    """Return a file's SHA-256, which tells whether a table has changed since its record."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
