@@ -482,7 +482,3 @@ class CountingOperator(KernelOperator):
         other = CountingOperator(self.operator.to(dtype))
         other._count = self._count  # type: ignore[method-assign]
         return other
-
-    @property
-    def T(self) -> KernelOperator:
-        return self.operator.T

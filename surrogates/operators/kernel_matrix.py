@@ -73,11 +73,6 @@ class KernelOperator(ABC):
         """Return K evaluated anew in another precision, at no memory."""
         return Tiled(self.tiles.to(dtype), self.symmetric)
 
-    @property
-    @abstractmethod
-    def T(self) -> "KernelOperator":
-        """The operator of Kᵀ."""
-
     def diagonal(self) -> Tensor:
         """Return the n diagonal entries. Needs a symmetric operator."""
         self._require_symmetric("diagonal()")
@@ -134,10 +129,6 @@ class Dense(KernelOperator):
     def to(self, dtype: torch.dtype) -> "Dense":
         return Dense(self.tiles.to(dtype), self.symmetric, self.matrix.to(dtype))
 
-    @property
-    def T(self) -> "Dense":
-        return self if self.symmetric else Dense(self.tiles.transposed(), False, self.matrix.T)
-
 
 class Tiled(KernelOperator):
     """K = k(X1, X2), never stored: a product evaluates cache-sized tiles and needs O(tile) memory
@@ -161,10 +152,6 @@ class Tiled(KernelOperator):
 
     def to(self, dtype: torch.dtype) -> "Tiled":
         return Tiled(self.tiles.to(dtype), self.symmetric)
-
-    @property
-    def T(self) -> "Tiled":
-        return self if self.symmetric else Tiled(self.tiles.transposed(), False)
 
 
 def kernel_operator(

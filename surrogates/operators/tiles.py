@@ -81,10 +81,6 @@ class KernelTiles(ABC):
         """Return the tiles of k(X1, X2) for other points X1; what is kept of X2 is shared."""
 
     @abstractmethod
-    def transposed(self) -> "KernelTiles":
-        """Return the tiles of k(X2, X1)."""
-
-    @abstractmethod
     def to(self, dtype: torch.dtype) -> "KernelTiles":
         """Return the tiles in another precision."""
 
@@ -250,9 +246,6 @@ class StationaryTiles(KernelTiles):
     def between(self, X1: Tensor) -> KernelTiles:
         return self._restricted(X1, self.X2, self._scaled(X1), self.right)
 
-    def transposed(self) -> KernelTiles:
-        return StationaryTiles(self.kernel, self.X2, self.X1)
-
     def diagonal(self) -> Tensor:
         return self.outputscale.repeat(len(self.X1))
 
@@ -325,9 +318,6 @@ class ComposedTiles(KernelTiles):
 
     def between(self, X1: Tensor) -> KernelTiles:
         return self._each(lambda part: part.between(X1))
-
-    def transposed(self) -> KernelTiles:
-        return self._each(lambda part: part.transposed())
 
     def to(self, dtype: torch.dtype) -> KernelTiles:
         return self._each(lambda part: part.to(dtype))
@@ -460,9 +450,6 @@ class TanimotoTiles(KernelTiles):
     def diagonal(self) -> Tensor:
         return self.outputscale.repeat(len(self.X1))
 
-    def transposed(self) -> KernelTiles:
-        return self._of(self.X2, self.X1, self.squares[::-1])
-
     def to(self, dtype: torch.dtype) -> KernelTiles:
         return self._of(self.X1.to(dtype), self.X2.to(dtype))
 
@@ -502,9 +489,6 @@ class GenericTiles(KernelTiles):
     def diagonal(self) -> Tensor:
         parts = spans(len(self.X1), tile_side(self.X1.device) ** 2 // max(1, self.X1.shape[1]))
         return torch.cat([self.kernel(self.X1[i], diag=True) for i in parts])
-
-    def transposed(self) -> KernelTiles:
-        return GenericTiles(self.kernel, self.X2, self.X1)
 
     def to(self, dtype: torch.dtype) -> KernelTiles:
         return GenericTiles(deepcopy(self.kernel).to(dtype), self.X1.to(dtype), self.X2.to(dtype))
