@@ -17,24 +17,8 @@ from acquisition.strategy import Request, Strategy
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
 from acquisition.trust_region import TrustRegion
 
-__all__ = [
-    "AcquisitionProgress",
-    "AutoStrategy",
-    "Chosen",
-    "FeasibleSet",
-    "LogEIStrategy",
-    "ParallelThompsonSampling",
-    "PathwiseMaxPosteriorSampling",
-    "PathwiseThompsonSampling",
-    "Request",
-    "STRATEGIES",
-    "SeveralRegionsStrategy",
-    "Strategy",
-    "ThompsonStrategy",
-    "TrustRegion",
-    "TrustRegionStrategy",
-    "ascend",
-    "propose",
-    "sampling_weights",
-    "screen",
-]
+__all__ = ["STRATEGIES", "AutoStrategy", "LogEIStrategy", "SeveralRegionsStrategy", "Strategy"]
+__all__ += ["Request", "ThompsonStrategy", "TrustRegion", "TrustRegionStrategy"]
+__all__ += ["AcquisitionProgress", "Chosen", "FeasibleSet"]
+__all__ += ["ParallelThompsonSampling", "PathwiseMaxPosteriorSampling", "PathwiseThompsonSampling"]
+__all__ += ["ascend", "propose", "sampling_weights", "screen"]

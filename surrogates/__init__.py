@@ -65,73 +65,20 @@ if TYPE_CHECKING:
 # Imported at their first use: scikit-learn takes as long to import as all the rest beside PyTorch
 _ESTIMATORS = {"GPRegressor": "gp_regressor", "NystromSGM": "nystrom_sgm"}
 
-__all__ = [
-    "CG",
-    "SCGD",
-    "SDD",
-    "SGD",
-    "AttentionFeatures",
-    "Auto",
-    "BatchPaths",
-    "Checkpoint",
-    "Cholesky",
-    "Dense",
-    "DistributedKernelSystem",
-    "Exact",
-    "FantasyGP",
-    "FeatureKernel",
-    "FiniteFeatureGP",
-    "FineStructureWarning",
-    "FitAccount",
-    "FourierFeatures",
-    "GPRegressor",
-    "Identity",
-    "InducingPathwiseGP",
-    "InducingSystem",
-    "IterativeSolver",
-    "KernelOperator",
-    "KernelSystem",
-    "Minimax",
-    "NoSignalWarning",
-    "Nystrom",
-    "NystromFeatures",
-    "NystromSGM",
-    "PathwiseGP",
-    "PathwiseSamplePath",
-    "PivotedCholesky",
-    "Preconditioner",
-    "PriorPaths",
-    "Progress",
-    "RandomFeatures",
-    "SamplePaths",
-    "SharedRows",
-    "SketchAndProject",
-    "Solution",
-    "Solver",
-    "TanimotoKernel",
-    "Targets",
-    "Tiled",
-    "UnsolvedWarning",
-    "VariationalGP",
-    "choose_fit",
-    "choose_inducing_points",
-    "fit",
-    "fit_exact",
-    "fit_finite_features",
-    "fit_iterative",
-    "fit_minibatch",
-    "fit_sample",
-    "fit_subsets",
-    "fit_variational",
-    "gaussian_likelihood",
-    "kernel_operator",
-    "multi_task_kernel",
-    "own_rows",
-    "predict_by_neighbours",
-    "processes",
-    "register_kernel",
-    "shared_paths",
-]
+__all__ = ["Dense", "KernelOperator", "TanimotoKernel", "Tiled", "kernel_operator"]
+__all__ += ["DistributedKernelSystem", "InducingSystem", "KernelSystem", "SharedRows", "Targets"]
+__all__ += ["Exact", "Identity", "Nystrom", "PivotedCholesky", "Preconditioner"]
+__all__ += ["CG", "SDD", "SGD", "Auto", "Cholesky", "IterativeSolver", "SketchAndProject", "Solver"]
+__all__ += ["Checkpoint", "Progress", "Solution", "UnsolvedWarning", "own_rows", "processes"]
+__all__ += ["AttentionFeatures", "FeatureKernel", "FourierFeatures", "NystromFeatures"]
+__all__ += ["BatchPaths", "PathwiseSamplePath", "PriorPaths", "RandomFeatures", "SamplePaths"]
+__all__ += ["register_kernel", "shared_paths"]
+__all__ += ["FantasyGP", "FiniteFeatureGP", "InducingPathwiseGP", "PathwiseGP", "VariationalGP"]
+__all__ += ["choose_inducing_points", "gaussian_likelihood", "multi_task_kernel"]
+__all__ += ["SCGD", "FineStructureWarning", "FitAccount", "Minimax", "NoSignalWarning"]
+__all__ += ["choose_fit", "fit", "fit_exact", "fit_finite_features", "fit_iterative"]
+__all__ += ["fit_minibatch", "fit_sample", "fit_subsets", "fit_variational"]
+__all__ += ["GPRegressor", "NystromSGM", "predict_by_neighbours"]
 
 
 def __getattr__(name: str) -> Any:
