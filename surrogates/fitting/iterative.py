@@ -81,9 +81,10 @@ def fit_iterative(
             than solves to 0.01 with the latter, and cost no more; and the features' own error makes
             the latter's gradient vary up to ten times as much.
         solver: ``Auto(tolerance=3e-3, max_epochs=50)`` if ``None``; what a step leaves unsolved,
-            the next goes on with. A system whose relative residual stays above 0.03, or the
-            solver's tolerance if that is larger, after three such solves is not learned from: the
-            fit ends with the last hyperparameters whose systems were solved, and a warning.
+            the next goes on with, by the solution's ``cheaper`` solver if it names one. A system
+            whose relative residual stays above 0.03, or the solver's tolerance if that is larger,
+            after three such solves is not learned from: the fit ends with the last hyperparameters
+            whose systems were solved, and a warning.
         generator: of the probes; one seeded with 0 if ``None``.
         callback: called after every step with the steps done and the rise of the log marginal
             likelihood, as estimated, in nats.
@@ -132,6 +133,7 @@ def fit_iterative(
             _warn_of_unsolved(step, solution)
             break
         W = solution.value
+        solver = solution.cheaper or solver
         solved = coordinates.value.clone()
         gradient = coordinates.pull_gradient()
         rise.add(solved, gradient)

@@ -350,9 +350,7 @@ class _Optimum:
     loss: float
 
     def is_near(self, index: Tensor, point: np.ndarray, loss: float) -> bool:
-        """Whether a point on the same data is as likely, but for what its p coordinates gain on
-        noise.
-        """
+        """Whether a point on the same data is as likely, less what p coordinates gain on noise."""
         nats = index.numel() * (loss - self.loss)
         return torch.equal(index, self.index) and nats < GAIN_ON_NOISE * len(point)
 

@@ -98,9 +98,7 @@ class PosteriorError(ResidualRows, Judge):
         return self._errors(self._left, NUM_GROUPS)
 
     def _errors(self, left: Tensor, num_groups: int) -> Tensor:
-        """Return the errors, with rows grouped by ``left`` (m,), their variances given their
-        neighbours.
-        """
+        """Return the errors, rows grouped by ``left`` (m,), their variances given neighbours."""
         known = torch.isfinite(self.weights).all(0) & torch.isfinite(self.gaps).all(0)
         known[: self.num_means] = False
         drawn = known.nonzero().squeeze(1)

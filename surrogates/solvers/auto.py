@@ -30,14 +30,15 @@ EPOCHS_AROUND = 2.0  # a solve takes one before its steps, for its start or a fa
 
 
 class Choice(NamedTuple):
-    """A solver, why it was chosen, the epochs that it is forecast to take, and the cost of each in
-    operations; infinite where there is no forecast.
+    """A solver, why it was chosen, the epochs that it is forecast to take, the cost of each in
+    operations, and how many a direct solve is worth; infinite where unknown or ruled out.
     """
 
     solver: Solver
     reason: str
     epochs: float = math.inf
     epoch_cost: float = math.inf
+    direct: float = math.inf
 
 
 class _Candidate(NamedTuple):
@@ -122,9 +123,10 @@ class Auto(GoalSolver):
         if is_posterior and self.tolerance is None:
             tolerance = self.error * probe.posterior_residual
         candidates = self._candidates(system, num_columns, probe, tolerance)
+        direct = math.inf
         if fits and probe.direct_residual(system.precise().dtype) <= tolerance:
-            cost = _direct_cost(system, num_columns)
-            candidates.append(_Candidate(Cholesky(), "Cholesky()", 1.0, cost, cost))
+            direct = _direct_cost(system, num_columns)
+            candidates.append(_Candidate(Cholesky(), "Cholesky()", 1.0, direct, direct))
         best = min(candidates, key=lambda candidate: candidate.cost)
         others = ", ".join(
             f"{c.name} {c.cost / best.cost:.1f}"
@@ -137,6 +139,7 @@ class Auto(GoalSolver):
             f" relative cost of others: {others}",
             best.epochs,
             best.epoch_cost,
+            direct / best.epoch_cost,
         )
 
     def gains_precision(self, system: LinearSystem, num_columns: int) -> bool:
@@ -145,8 +148,7 @@ class Auto(GoalSolver):
         """
         if system.dtype != torch.float32:
             return False
-        choice = self.choose(system, num_columns, None, True)
-        return isinstance(choice.solver, Cholesky)
+        return isinstance(self.choose(system, num_columns, None, True).solver, Cholesky)
 
     def kept(
         self, system: LinearSystem, num_columns: int, generator: torch.Generator
@@ -205,6 +207,7 @@ class Auto(GoalSolver):
         solution = solver._solve(request)
         request.coarse = None
         notes.append(solution.note)
+        is_dear = choice.direct < request.epochs and isinstance(solver, IterativeSolver)
         falls_short = not bool(self._is_solved(solution).all())
         is_all = isinstance(choice.solver, Cholesky) and JITTER not in solution.note
         if falls_short and is_all and solution.value.dtype == torch.float32:
@@ -222,6 +225,7 @@ class Auto(GoalSolver):
             epochs=request.epochs,
             seconds=request.seconds,
             note="; ".join(dict.fromkeys(filter(None, notes))),
+            cheaper=Cholesky() if is_dear else None,
         )
 
     def _is_solved(self, solution: Solution) -> Tensor:

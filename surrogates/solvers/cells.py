@@ -114,9 +114,7 @@ class Cells:
     def _scores(
         self, likeness: Likeness, nodes: list[Tensor], generator: torch.Generator
     ) -> Tensor:
-        """Return how much more each row is like one random row of its node than like another,
-        (n,).
-        """
+        """Return how much more each row is like one random row of its node than another, (n,)."""
         rows = self.system.rows
         own = torch.zeros(rows.num_held, device=self.system.device)
         for members in nodes:

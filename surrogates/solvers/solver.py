@@ -243,6 +243,8 @@ class Solution:
             posterior standard deviations, estimated from 256 rows, see
             :mod:`surrogates.solvers.accuracy`; ``None`` if the weights are not a posterior's, or
             are those of inducing points.
+        cheaper: the solver that is expected to cost less on a system much like this one, now that
+            this one is solved; ``None`` if none is.
     """
 
     value: Tensor
@@ -253,6 +255,7 @@ class Solution:
     seconds: float
     note: str = ""
     error: Tensor | None = None
+    cheaper: "Solver | None" = None
 
     def no_worse_than_zero(self) -> "Solution":
         """Return this solution with 0 in place of the columns whose relative residual exceeds 1,

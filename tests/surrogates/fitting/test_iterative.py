@@ -121,6 +121,19 @@ def test_warm_starts_spend_fewer_epochs_and_find_the_same(probes: str) -> None:
     torch.testing.assert_close(fitted[0], fitted[1], rtol=0.05, atol=0.0)
 
 
+def test_a_step_is_solved_by_what_would_have_solved_the_last_one_for_less() -> None:
+    solved: list[Solution] = []
+
+    class Dear(CG):
+        def _solve(self, request: Request) -> Solution:
+            solved.append(replace(super()._solve(request), cheaper=Cholesky()))
+            return solved[-1]
+
+    steps: list[int] = []
+    fit_iterative(make_model(), solver=Dear(), num_steps=3, callback=lambda k, _: steps.append(k))
+    assert steps == [1, 2, 3] and len(solved) == 1
+
+
 def test_the_optimum_is_near_the_exact_one() -> None:
     start = make_model()
     exact = fit_exact(make_model())

@@ -299,6 +299,17 @@ def test_a_direct_solve_takes_over_where_an_iteration_falls_short(
     assert "Cholesky() takes over, as the residual fell short" in solution.note
 
 
+@pytest.mark.parametrize(("direct", "cheaper"), [(1.5, Cholesky()), (1e3, None), (math.inf, None)])
+def test_a_solve_that_a_direct_one_would_have_beaten_says_so(
+    monkeypatch: pytest.MonkeyPatch, direct: float, cheaper: Solver | None
+) -> None:
+    choice = Choice(CG(), "by order", direct=direct)
+    monkeypatch.setattr(Auto, "choose", lambda *_: choice)
+    solution = Auto().solve(problems.system(N, 0.1), problems.normal(N, 2))
+    assert solution.converged.all() and solution.epochs > 1.5
+    assert solution.cheaper == cheaper
+
+
 def test_a_direct_solve_that_costs_more_than_the_budget_does_not_take_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
