@@ -63,11 +63,12 @@ def read_sheet(path: Path) -> pd.DataFrame:
             return read_excel(path)
         how = dialect(path)
         cells = {"dtype": str, "keep_default_na": False, "skip_blank_lines": False}
-        frame = pd.read_csv(path, **how, **cells)
+        rows = pd.read_csv(path, header=None, **how, **cells)
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise ValueError(f"{path.name} could not be read: {error}.") from error
+    frame = rows[1:].set_axis(rows.iloc[0].tolist(), axis=1)
     frame.attrs["decimal"] = decimal_of(how)
-    return frame
+    return frame.loc[:, frame.columns != ""]
 
 
 def dialect(path: Path) -> dict[str, str]:

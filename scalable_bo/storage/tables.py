@@ -98,9 +98,11 @@ def read_table(
     first_row = 2 if is_sheet else 0
     row = 0
     for frame in table_frames(space, data, {*parameters, *told, *known}, rows_at_once, remarks):
-        if missing := [name for name in (*told, *known) if name not in frame.columns]:
-            columns = ", ".join(map(str, frame.columns))
-            raise ValueError(f"The data must have the column {missing[0]!r}, got {columns}.")
+        columns = list(frame.columns)
+        twice = [name for name in remarks.names if columns.count(name) > 1]
+        if wanted := [name for name in (*told, *known) if columns.count(name) != 1] + twice:
+            received = ", ".join(map(str, columns))
+            raise ValueError(f"The data must have the column {wanted[0]!r} once, got {received}.")
         points.append(space.from_frame(frame, first_row + row, observed=True))
         found = [_numbers(frame[name]) for name in (*told, *known)]
         if found:
@@ -234,9 +236,8 @@ def _heading(name: str) -> str:
     return guarded(name) if name.strip("'") else f"'{name}"
 
 
-def _known_headings(headings: Iterable[Any], columns: Iterable[str]) -> dict[Any, str]:
+def _known_headings(headings: Iterable[Any], columns: Sequence[str]) -> dict[Any, str]:
     """Return which column each heading of a file names, blanks around it left aside."""
-    columns = list(columns)
     names = {name: name for name in columns} | {_heading(name): name for name in columns}
     found = {h: names.get(h, names.get(cell_text(h))) for h in headings}
     return {heading: name for heading, name in found.items() if name is not None}
@@ -253,14 +254,15 @@ def _csv_frames(file: _TableFile) -> Iterator[pd.DataFrame]:
     readers |= {name: _reader(some, comma) for name, some in file.choices.items()}
     readers |= dict.fromkeys(file.notes, unguarded)
     try:
-        headings = pd.read_csv(file.path, nrows=0, **how).columns
+        # Two rows, and all columns below, or pandas accepts cells beyond the headings
+        headings = pd.read_csv(file.path, header=None, nrows=2, dtype=str, **how).iloc[0].tolist()
         known = _known_headings(headings, columns)
         as_text: Any = {heading: str for heading, name in known.items() if name in readers}
-        with pd.read_csv(
-            file.path, usecols=list(known), dtype=as_text, chunksize=file.rows_at_once, **how
-        ) as chunks:
+        how |= {"dtype": as_text, "index_col": False, "low_memory": False}
+        with pd.read_csv(file.path, chunksize=file.rows_at_once, **how) as chunks:
             for chunk in chunks:
-                yield _read(chunk.rename(columns=known), readers)
+                found = chunk.set_axis(headings, axis=1)[list(known)]
+                yield _read(found.rename(columns=known), readers)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise _unreadable(file.path, error) from error
 
@@ -334,8 +336,7 @@ def _require_memory(path: Path, num_bytes: int) -> None:
 
 def _numbers(column: pd.Series) -> tuple[Tensor, dict[int, str]]:
     """Return a column as numbers, NaN for what is none, and what that was by position."""
-    found = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    numbers = found.copy()
+    numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, True, np.nan)
     if column.dtype.kind in "iuf":
         return torch.from_numpy(numbers), {}
     empty = column.isna() | column.map(cell_text).str.lower().isin(EMPTY)

@@ -259,7 +259,7 @@ def test_other_data_under_the_same_name_are_refused_with_the_difference(tmp_path
             ValueError,
             "`kind` must be one of '1', 'None', 'c,d', got '2' in row 4",
         ),
-        ({}, {"target": "loss"}, ValueError, "The data must have the column 'loss', got"),
+        ({}, {"target": "loss"}, ValueError, "The data must have the column 'loss' once, got"),
         (
             {},
             {"target": "comment"},

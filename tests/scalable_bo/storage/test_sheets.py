@@ -112,6 +112,29 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_told(tmp_path: Path) -
         study.tell(tmp_path / "broken.xlsx")
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("id,value\n0,1,9\n1,0,8\n", "Expected 2 fields in line 2, saw 3"),  # of "1,9" and "0,8"
+        ("id,value\n0,1\n1,0,8\n", "Expected 2 fields in line 3, saw 3"),
+        ("id,value,value\n0,1,2\n", "the column `value` is there twice"),
+    ],
+)
+def test_no_cell_of_a_file_is_taken_for_that_of_another_column(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    study = make_study(maximize=True)
+    study.ask(2)
+    path = tmp_path / "sheet.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=problem):
+        study.tell(path)
+    path.write_text(text.replace("id", "x"))
+    once = problem.replace("the column `value` is there twice", "the column 'value' once, got x")
+    with pytest.raises(ValueError, match=once):
+        Study(Space(x=Float(0, 9)), maximize=True).add_data(path, target="value")
+
+
 def test_a_sheet_shows_the_digits_that_a_range_asks_for() -> None:
     space = Space(
         wide=Float(20, 120), fine=Float(0, 1), rate=Float(1e-6, 1.0, log=True), k=Int(1, 9)
