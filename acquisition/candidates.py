@@ -208,9 +208,7 @@ def all_inputs(models: Sequence[PathwiseGP]) -> Tensor:
 
 
 def default_proposal_std(model: PathwiseGP, width: Tensor) -> Tensor:
-    """Return half the kernel's lengthscale (d,), in the units of the inputs;
-    a tenth of the box where it has none.
-    """
+    """Return half the lengthscale (d,) in the inputs' units; a tenth of the box without one."""
     kernel = getattr(model.covar_module, "base_kernel", model.covar_module)
     on_all_inputs = kernel.active_dims is None and model.covar_module.active_dims is None
     if not kernel.has_lengthscale or not on_all_inputs or hasattr(model, "input_transform"):

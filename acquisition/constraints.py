@@ -120,9 +120,7 @@ class FeasibleSet:
         return inside
 
     def meets(self, X: Tensor) -> Tensor:
-        """Return which of the points X (..., d) lie in the box and meet the constraints that have a
-        formula: (...).
-        """
+        """Return which of X (..., d) lie in the box and meet the constraints with a formula."""
         inside = ((self.bounds[0] <= X) & (self.bounds[1] >= X)).all(-1)
         for a, b in zip(*self.inequalities, strict=True):
             inside = inside & (X @ a >= b)
@@ -208,9 +206,7 @@ class FeasibleSet:
         return points
 
     def _sweep(self, X: Tensor) -> Tensor:
-        """Move each point X (p, d) to the boundary of every constraint that it violates,
-        one after the other.
-        """
+        """Move each of X (p, d) to the boundary of every constraint that it violates, in turn."""
         for a, b in zip(*self.inequalities, strict=True):
             value = X @ a
             X = self._moved(X, a, torch.where(value < b, b + self._margin(a, b) - value, 0.0))
@@ -228,9 +224,7 @@ class FeasibleSet:
         return X
 
     def _moved(self, X: Tensor, a: Tensor, shortfall: Tensor) -> Tensor:
-        """Move X (p, d) by the shortest way, in units of the box,
-        on which a · x grows by ``shortfall`` (p,).
-        """
+        """Move X (p, d) the shortest way, in units of the box, to raise a · x by ``shortfall``."""
         direction = self.scale.square() * a * shortfall.sign().unsqueeze(-1)
         blocked = ((self.bounds[0] >= X) & (direction < 0)) | (
             (self.bounds[1] <= X) & (direction > 0)

@@ -352,9 +352,7 @@ class _Ascent:
         )
 
     def _ranking(self) -> Tensor:
-        """Return the order (s, K) of the starts by the values that they have led to, those that
-        were left behind last.
-        """
+        """Return the order (s, K) of starts by the values they led to, those left behind last."""
         _, values = self.best()
         count = self.X.shape[1]
         behind = torch.arange(count, values.shape[1], device=values.device).expand(len(values), -1)

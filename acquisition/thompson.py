@@ -421,9 +421,7 @@ class ParallelThompsonSampling:
         rounds: Iterator[Tensor],
         rows: Rows,
     ) -> Tensor:
-        """Return the best points that each path of this process was ascended to, the best first:
-        (number of paths, k, d).
-        """
+        """Return the best points that this process's paths led to, the best first: (s, k, d)."""
         starts = screen(
             functions,
             islice(rounds, self.num_rounds),

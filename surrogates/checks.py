@@ -17,9 +17,7 @@ from torch import Tensor
 
 
 def of_array(values: Any) -> Tensor:
-    """Return a copy of an array as a tensor on the CPU: the array may be read-only, and have any
-    strides and byte order.
-    """
+    """Return a copy of an array as a CPU tensor, whatever its strides, byte order and flags."""
     array = np.array(values)
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
 

@@ -36,9 +36,7 @@ _looks: dict[torch.device, tuple[float, int]] = {}
 
 
 def default_budget(device: torch.device) -> int:
-    """Return the bytes that a kept kernel matrix or one temporary may take: 2 GiB,
-    or a quarter of a CUDA device's memory.
-    """
+    """Return the bytes of a kept matrix or a temporary: 2 GiB, or a quarter of a GPU's memory."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory // 4
     return 2 * GIBIBYTE

@@ -85,9 +85,7 @@ def fit_sgpr(
     generator: torch.Generator,
     callback: Callable[[int, float], None],
 ) -> SGPR:
-    """Learn kernel and noise of ``model`` by 100 steps of 0.1, as published; return what predicts
-    with them.
-    """
+    """Learn ``model``'s kernel and noise by 100 steps of 0.1, as published; return a predictor."""
     X, y = model.train_inputs[0], model.train_targets
     fitted = SGPR(X, y, model.covar_module, model.likelihood, num_inducing, generator)
     fitted.fit(100, 0.1, callback)

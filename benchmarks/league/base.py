@@ -56,9 +56,7 @@ class Optimiser(ABC):
         return self.values.nan_to_num(nan=math.inf).argmin()[None]
 
     def recommend(self) -> Tensor:
-        """Return the points (r, d) that the optimiser would use: the best observed ones, unless it
-        knows better.
-        """
+        """Return the points (r, d) that it would use: the best observed, unless it knows better."""
         return self.X[self.best]
 
 

@@ -16,9 +16,7 @@ HEADINGS = (
 
 
 def league_table(records: Sequence[Record]) -> str:
-    """Return Markdown: for each budget, size of batches and noise the standings, and the medians
-    behind them.
-    """
+    """Return Markdown: the standings by budget, batch and noise, and the medians behind them."""
     text = [
         "# Optimisers",
         "",

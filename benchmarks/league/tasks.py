@@ -81,9 +81,7 @@ class Task:
         return (0.0 if sample is None else float(sample.max())) - self.optimum
 
     def sample(self, num_points: int = 1024) -> Tensor | None:
-        """Return the values of points of a Sobol sequence, but for failures; ``None`` where they
-        cost too much.
-        """
+        """Return the values of Sobol points, without failures; ``None`` if they cost too much."""
         if not self.is_cheap:
             return None
         engine = torch.quasirandom.SobolEngine(self.space.encoded_dim, scramble=True, seed=0)

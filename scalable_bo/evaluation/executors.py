@@ -57,9 +57,7 @@ def by_threads(number: int | None) -> Iterator[None]:
 
 
 class _DaskExecutor(Executor):
-    """The executor of a Dask client that is closed with it,
-    and with the cluster if the client started one.
-    """
+    """The executor of a Dask client, closed with it and with a cluster that the client started."""
 
     def __init__(self, client: Any) -> None:
         self._client = client

@@ -77,9 +77,7 @@ class LinePanel:
 
 
 def draw_panels(rows: Sequence[Sequence[LinePanel]], path: Path, title: str = "") -> None:
-    """Draw rows of panels, which share the axes of rows and columns, above a legend of all lines,
-    and write the PNG.
-    """
+    """Draw rows of panels that share axes, above a legend of all lines, and write the PNG."""
     height, width = len(rows), len(rows[0])
     size = (4.8 * width, 0.9 + 3.4 * height)
     figure = Figure(figsize=size, dpi=150, layout="constrained")

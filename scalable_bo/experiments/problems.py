@@ -151,9 +151,7 @@ class GPPrior(Problem):
     def share_features(
         self, num_paths: int, generator: torch.Generator | None = None
     ) -> PriorPaths:
-        """Draw ``num_paths`` functions from the prior, of the target's own random features but with
-        weights of their own.
-        """
+        """Draw ``num_paths`` functions of the prior, by the target's features and own weights."""
         ((features, weights),) = self.prior.draws
         shape = (features.num_features, num_paths)
         fresh = torch.randn(shape, generator=generator or _fresh_generator(), dtype=weights.dtype)

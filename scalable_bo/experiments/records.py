@@ -71,9 +71,7 @@ def read_records(
 
 
 def finished_record(path: Path, settings: dict[str, Any]) -> Record | None:
-    """Return the record at ``path`` if it is complete and has these settings, so that its run need
-    not be done again.
-    """
+    """Return the record at ``path`` if it is complete and has these settings, else ``None``."""
     record = existing_record(path)
     if record is None or not record.get("complete", True):
         return None

@@ -359,9 +359,7 @@ def _outcomes(goal: Goal, complete: Sequence[FrozenTrial]) -> Tensor:
 
 
 def _left(trials: TrialSpace, known: Sequence[FrozenTrial]) -> Tensor | None:
-    """Return the points of a small finite space, on the unit cube, that no trial has; ``None`` of
-    another.
-    """
+    """Return the unit-cube points of a small finite space that no trial has, else ``None``."""
     space = trials.space
     if space.num_points > ENUMERATED_UP_TO:
         return None

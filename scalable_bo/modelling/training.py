@@ -132,9 +132,7 @@ class Fences:
         return torch.where(beyond > 0, slope, 0.0)
 
     def log_density(self, values: Tensor) -> Tensor:
-        """Return the logarithm of the density of wild values that lie anywhere on the scale's
-        part for them, evenly.
-        """
+        """Return the log density of wild values, which lie evenly on the scale's part for them."""
         return self.log_slope(values) - math.log(self.room)
 
 

@@ -300,9 +300,7 @@ def _of_choices(snapshot: Snapshot) -> list[str]:
 
 
 def failures_by_reason(snapshot: Snapshot) -> list[tuple[int, int, str]]:
-    """Return the most frequent reasons of failures, each after the number of its rows and the first
-    of them.
-    """
+    """Return the most frequent reasons of failures, each after the number and first of its rows."""
     reasons = snapshot.rows.reasons
     first = {reason: row for row, reason in reversed(list(reasons.items()))}
     return [

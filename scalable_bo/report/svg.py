@@ -42,9 +42,7 @@ def scrolling(content: str, label: str = "Table") -> str:
 
 
 def draw(picture: Picture) -> str:
-    """Return the key of a picture, its panels beside each other where there is room for them, and
-    what is said of it.
-    """
+    """Return a picture's key, its panels beside each other where there is room, and its note."""
     keys = {mark.name: mark.colour for panel in picture.panels for mark in panel.marks if mark.name}
     limit = MOST_MARKS // max(1, len(picture.panels))
     counts = {len(m.x): most for p in picture.panels for m in p.marks if (most := _most(m, limit))}

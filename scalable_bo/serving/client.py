@@ -341,9 +341,7 @@ class RemoteStudy:
             pause = min(2.0 * pause, LONGEST_PAUSE)
 
     def _send(self, path: str, body: bytes | None) -> tuple[int, bytes]:
-        """Send a request by a connection that is open or, if the server has closed that meanwhile,
-        by a new one.
-        """
+        """Send a request by an open connection or, if the server has closed it, by a new one."""
         try:
             return self._send_by(self._idle.get_nowait(), path, body)
         except (Empty, ConnectionError):

@@ -11,9 +11,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 def most_connections(most: int = 4000, share_of_files: float = 0.5) -> int:
-    """Return how many connections this process keeps: ``most``, or a share of the files that it may
-    open.
-    """
+    """Return how many connections to keep: ``most``, or a share of the files that may be open."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most if files == resource.RLIM_INFINITY else min(most, int(share_of_files * files))
 

@@ -27,9 +27,7 @@ def read_frame(
     frame: pd.DataFrame,
     first_row: int,
 ) -> Tensor:
-    """Return the numbers (n, d) in the columns of a DataFrame, NaN for what is none; arguments as
-    ``Space.from_frame``.
-    """
+    """Return the numbers (n, d) in a frame's columns, NaN elsewhere; as ``Space.from_frame``."""
     if missing := [name for name in params if name not in frame.columns]:
         raise ValueError(
             f"The data must have the columns {', '.join(params)}, got none for"
@@ -99,9 +97,7 @@ def _position(choices: Sequence[Choice], cell: Any) -> float:
 
 
 def _readings(cell: Any) -> Iterator[Any]:
-    """Yield what a cell may stand for, itself first: an empty one for None, a text for a number or
-    a flag.
-    """
+    """Yield what a cell may stand for: itself, None for an empty one, a text's number or flag."""
     yield cell
     if pd.isna(cell) or cell == "":
         yield None

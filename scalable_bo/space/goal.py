@@ -105,9 +105,7 @@ class Goal:
 
     @cached_property
     def signs(self) -> tuple[float, ...]:
-        """1 or −1 for each outcome: by which it is multiplied to be maximised; 1 for those that are
-        no objectives.
-        """
+        """The factor 1 or −1 that makes each outcome one to maximise; 1 if it is no objective."""
         return tuple(DIRECTIONS[self.objectives.get(name, "maximize")] for name in self.names)
 
     def limits(self, name: str) -> list[float]:
@@ -198,9 +196,7 @@ class Goal:
         return self.signed(infer_reference_point(front, self.signed(worst)[0])[None])[0]
 
     def hypervolume(self, Y: Tensor, reference_point: Tensor) -> float:
-        """Return the volume of objectives that the front among values (n, m) dominates, down to a
-        reference point (k,).
-        """
+        """Return the hypervolume of values (n, m) down to a reference point (k,)."""
         front = self.signed(Y[self.front(Y)])
         corner = self.signed(reference_point[None])[0]
         return float(DominatedPartitioning(corner, front).compute_hypervolume())

@@ -208,9 +208,7 @@ class _Number(_Written):
 
     @property
     def line(self) -> Float:
-        """The real interval behind the parameter, with steps the one that is shared out among the
-        values.
-        """
+        """The real interval behind the parameter; with steps, the one that the values share."""
         return Float(*self._ends, self.log)
 
     @cached_property

@@ -121,9 +121,7 @@ def read_plain(value: Any) -> Any:
 
 
 def json_values(content: Any) -> Any:
-    """Return nested values as JSON can hold them: tuples as lists, and ``None`` for numbers that
-    are not finite.
-    """
+    """Return nested values as JSON holds them: tuples as lists, ``None`` for NaN and infinities."""
     if isinstance(content, Mapping):
         return {key: json_values(value) for key, value in content.items()}
     if isinstance(content, list | tuple):

@@ -40,9 +40,7 @@ class Checkpoint:
 
 
 def save_checkpoint(kept: Checkpoints, checkpoint: Checkpoint) -> None:
-    """Keep a checkpoint, and remove all but the last two; one that cannot be written is left out
-    with a warning.
-    """
+    """Keep a checkpoint and the one before it; warn of one that cannot be written."""
     tensors = {
         name: tensor.detach().cpu().clone().contiguous()
         for name, tensor in checkpoint.tensors.items()

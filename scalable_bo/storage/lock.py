@@ -68,9 +68,7 @@ def _describe(pid: int, host: str) -> str:
 
 
 def _read_holder(text: str) -> str:
-    """Return who holds a lock by the note in its file, which whoever is not a study's writer does
-    not write.
-    """
+    """Return who holds a lock by the note in its file, which only a study's writer writes."""
     unknown = "an unknown process: `fuser lock` in that folder finds it"
     try:
         note = json.loads(text)

@@ -33,9 +33,7 @@ _DATACLASSES = {kind.__name__: kind for kind in (Ask, AskReport, Change, Source)
 
 @dataclass
 class Length:
-    """How long a log is, in bytes: what it amounted to when it was put together last, and the
-    writes since then.
-    """
+    """The bytes of a log: of what it was when last put together, and of the writes since."""
 
     together: int = 0
     since: int = 0

@@ -213,9 +213,7 @@ class Result:
 
     @cached_property
     def hypervolume(self) -> float:
-        """The volume of objectives that the front dominates, down to ``reference_point``; NaN
-        without a front.
-        """
+        """The volume that the front dominates, down to ``reference_point``; NaN without a front."""
         if not self.front or self.goal is None:
             return math.nan
         corner = self.outcomes.new_tensor(list(self.reference_point.values()))

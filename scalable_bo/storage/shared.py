@@ -256,9 +256,7 @@ class SQLStorage(LoggedStorage):
             self._hold(connection, ids)
 
     def require_writable(self) -> None:
-        """Raise RuntimeError after ``close``, and in a process that was forked from the one that
-        opened the study.
-        """
+        """Raise RuntimeError after ``close``, and in a fork of the process that opened it."""
         if self._process != os.getpid():
             raise RuntimeError(
                 f"{self.name} was opened by process {self._process}, from which this one was"

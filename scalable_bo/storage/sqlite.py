@@ -157,9 +157,7 @@ class SQLiteStorage(LoggedStorage):
         self._close()
 
     def require_writable(self) -> None:
-        """Raise RuntimeError after ``close``, and in a process that was forked from the one that
-        opened the folder.
-        """
+        """Raise RuntimeError after ``close``, and in a fork of the process that opened it."""
         if not self._close.alive:
             raise RuntimeError(f"{self.name} has been closed. Open it again.")
         if self._held.process != os.getpid():

@@ -45,9 +45,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Source:
-    """Data that were added in one call: ``num_rows`` rows from ``first_id`` on,
-    and a digest of their content.
-    """
+    """Data added in one call: ``num_rows`` rows from ``first_id`` on, and their digest."""
 
     name: str
     digest: str

@@ -269,9 +269,7 @@ class Proposer:
         self._strategy.generate(replace(request, paths=paths))
 
     def _is_shared(self, q: int, known: Known) -> bool:
-        """Whether all processes make a batch: by paths, of which each has one, and by values, of
-        which each has one.
-        """
+        """Whether all processes make a batch: there is a path, and a value, for each of them."""
         return (
             self._team is not None
             and self._team.size <= min(q, known.num_observed)
@@ -417,7 +415,5 @@ def num_of_design(q: int, num_initial: int, num_known: int, num_out: int) -> int
 
 
 def columns_bytes(n: int, q: int, dtype: torch.dtype) -> int:
-    """Return the memory of right-hand sides and solutions for q points among n rows, which no
-    solver can do without.
-    """
+    """Return the memory of right-hand sides and solutions that q points among n rows need."""
     return COLUMNS_HELD * n * (q + 1) * (torch.finfo(dtype).bits // 8)

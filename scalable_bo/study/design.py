@@ -27,9 +27,7 @@ def default_num_initial(dim: int, most: int = 20) -> int:
 
 
 class NotEnoughLeftError(ValueError):
-    """Fewer points are left to ask for than were asked for: ``num_left``; ``end`` says what it
-    means that none is.
-    """
+    """Only ``num_left`` points are left to ask for; ``end`` says what it means if none is."""
 
     def __init__(
         self, message: str, num_left: int, end: str = "all points of the space have been asked for"

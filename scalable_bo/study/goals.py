@@ -110,9 +110,7 @@ def _ends(
 def _completed(
     models: Sequence[PathwiseGP], data: Sequence[TrainingData], U: Tensor, Y: Tensor
 ) -> Tensor:
-    """Return values Y (n, m) at U (n, e), standardised, with posterior means for those that are not
-    known.
-    """
+    """Return standardised values Y (n, m) at U (n, e), posterior means where they are unknown."""
     columns = []
     for model, part, values in zip(models, data, Y.T, strict=True):
         unknown = values.isnan()

@@ -127,9 +127,7 @@ class RandomFeatures(Features):
         return self.scale.repeat(2) * torch.cat(self._waves(X), dim=1)
 
     def _waves(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cosines and the sines of the features at X (m, d), (m, F/2) each, without
-        their scale.
-        """
+        """Return the features' cosines and sines at X (m, d), (m, F/2) each, unscaled."""
         X = self.embedding(X)
         angles = matmul(X, self.frequencies)
         waves = torch.cos(angles), torch.sin(angles)

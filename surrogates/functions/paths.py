@@ -351,8 +351,6 @@ def _links(transform: OutcomeTransform | None) -> tuple[OutcomeTransform, ...]:
 
 
 def _batched(values: Tensor, num_outputs: int, batch_shape: torch.Size) -> Tensor:
-    """Return what ``Standardize`` keeps as (*batch, 1, m) in the shape (*batch, m),
-    or (*batch) for one output.
-    """
+    """Return ``Standardize``'s (*batch, 1, m) as (*batch, m), or (*batch) for one output."""
     values = values.detach().squeeze(-2)
     return (values if num_outputs > 1 else values.squeeze(-1)).expand(batch_shape)

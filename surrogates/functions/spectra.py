@@ -502,9 +502,7 @@ class WaveSource:
         return self._waves(directions / lengthscale.detach().reshape(-1, 1).to(self.like), columns)
 
     def _waves(self, active: Tensor, columns: Tensor) -> Waves:
-        """Return waves of equal weights that sum to 1, with frequency 0 in the columns that are not
-        active.
-        """
+        """Return waves of equal weights with sum 1, of frequency 0 in inactive columns."""
         count = active.shape[1]
         frequencies = self.like.new_zeros(self.dim, count)
         frequencies[columns] = active

@@ -118,9 +118,7 @@ class Rounded(LinearOperator):
 
 
 def doubled(model: Any) -> Any:
-    """Return ``model`` with its parts and data in float64, through which gradients reach those of
-    ``model``.
-    """
+    """Return ``model`` with float64 parts and data; gradients reach those of ``model``."""
     held = [*model.parameters(), *model.buffers(), *model.train_inputs, model.train_targets]
     for part in model.modules():  # noise variances, which GPyTorch does not register
         held.extend(value for value in vars(part).values() if isinstance(value, Tensor))

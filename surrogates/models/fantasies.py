@@ -133,9 +133,7 @@ class FantasyGP(Model, FantasizeMixin):
         observation_noise: bool | Tensor = False,
         posterior_transform: PosteriorTransform | None = None,
     ) -> GPyTorchPosterior | TransformedPosterior:
-        """Return the joint posterior at X (..., q, d) of every fantasy;
-        arguments as those of ``PathwiseGP.posterior``.
-        """
+        """Return each fantasy's joint posterior at X (..., q, d); as ``PathwiseGP.posterior``."""
         checks.batch_of_points(X, self.batch_shape)
         batch = self.base.batch_shape
         m = self.num_outputs

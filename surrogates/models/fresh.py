@@ -289,9 +289,7 @@ class FreshGP(SingleTaskGP):
 
     @property
     def has_weights(self) -> bool:
-        """Whether there are weights of the mean for another solve to start from, as after paths
-        have been drawn.
-        """
+        """Whether the mean has weights for a solve to start from, as after drawing paths."""
         return bool(self._warm_mean_weights)
 
     @property
@@ -524,9 +522,7 @@ def relative_jitter(model: SingleTaskGP) -> Iterator[None]:
 
 @contextmanager
 def as_given() -> Iterator[None]:
-    """Take data as they are: without BoTorch's advice to use float64,
-    nor GPyTorch's lower bound on known noise.
-    """
+    """Take data without BoTorch's advice to use float64 or GPyTorch's bound on known noise."""
     with (
         warnings.catch_warnings(),
         gpytorch.settings.min_fixed_noise(float_value=0.0, double_value=0.0),
@@ -565,9 +561,7 @@ def _check_first_rows(earlier: Tensor, X: Tensor) -> None:
 
 
 def _joined(solutions: list[Solution | None]) -> Solution | None:
-    """Return one account of several solves, over the columns of all of them;
-    ``None`` if there were none.
-    """
+    """Return one account of all columns of several solves; ``None`` if there were none."""
     done = [solution for solution in solutions if solution is not None]
     if len(done) < 2:
         return done[0] if done else None

@@ -205,9 +205,7 @@ def joint(distribution: MultivariateNormal, outputs: list[int]) -> GPyTorchPoste
 
 
 def transformed(posterior: Posterior, transform: PosteriorTransform | None, X: Tensor) -> Any:
-    """Return the posterior after ``transform``; a weighted sum of outputs made of paths is made of
-    paths itself.
-    """
+    """Return the posterior after ``transform``; a weighted sum of paths is made of paths."""
     if transform is None:
         return posterior
     if (

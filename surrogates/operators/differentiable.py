@@ -93,9 +93,7 @@ class Basis(ABC):
         )
 
     def total(self, part: Tensor) -> Tensor:
-        """Return the sum of ``part`` over the processes that share the functions; itself of those
-        that one process holds.
-        """
+        """Return the sum of ``part`` over the processes that share the functions, if several do."""
         return part
 
 
@@ -388,9 +386,7 @@ def _check_weights(W: Tensor) -> None:
 
 
 def _in_parts(X: Tensor, evaluate: Callable[[slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Return what ``evaluate`` finds for all rows of X, at least two, in parts that fit in a
-    device's memory.
-    """
+    """Return ``evaluate`` of all rows of X, at least two, in parts that fit a device's memory."""
 
     def evaluated(size: int) -> tuple[Tensor, ...]:
         parts = [evaluate(rows) for rows in spans(len(X), size)]

@@ -366,9 +366,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         return draw_without_replacement(scores, m, generator)
 
     def _features(self, X: Tensor, centers: Tensor, root: Tensor) -> Rows:
-        """Return what gives rows of Φ: the matrix itself if it fits the budget,
-        else a function that evaluates them.
-        """
+        """Return what gives rows of Φ: the matrix if it fits the budget, else a function."""
         budget = (
             memory.default_budget(X.device) if self.memory_budget is None else self.memory_budget
         )

@@ -187,9 +187,7 @@ def solve_arguments(
     solver: Solver,
     judge: Callable[[Any, Targets], Judge | None] = PosteriorError.for_targets,
 ) -> dict[str, Any]:
-    """Return the arguments ``rhs`` and ``posterior`` of ``solver.solve`` for the ``targets`` of a
-    posterior.
-    """
+    """Return the arguments ``rhs`` and ``posterior`` of a solve for a posterior's ``targets``."""
     return {
         "rhs": targets if solver.splits_targets else system.rhs(targets),
         "posterior": judge(system, targets),

@@ -61,9 +61,7 @@ class Rows:
         return mask.all(0)
 
     def sum(self, part: Tensor) -> Tensor:
-        """Return the sum of the processes' parts, bit by bit the same in all; ``part`` may be
-        overwritten.
-        """
+        """Return the sum of all processes' parts, the same bits in all; may overwrite ``part``."""
         return part
 
     def max(self, part: Tensor) -> Tensor:
@@ -200,9 +198,7 @@ class LinearSystem(ABC):
             )
 
     def _begin(self, rows: Rows, num_data: int, noise: Tensor) -> None:
-        """Set the rows, the data and the noise, which is in the dtype of the arithmetic, and count
-        entries from 0.
-        """
+        """Set the rows, the data and the noise, of the arithmetic's dtype; count entries from 0."""
         for name in ("largest_entry", "smallest_noise", "mean_noise", "diagonal"):
             vars(self).pop(name, None)  # a copy still holds those of the original
         self.rows = rows
@@ -251,9 +247,7 @@ class LinearSystem(ABC):
 
     @abstractmethod
     def regression(self, rhs: Tensor, targets: Targets | None) -> Regression:
-        """Return what the data say, for the right-hand side B = ``rhs`` of ``targets``,
-        if those are known.
-        """
+        """Return what the data say, for B = ``rhs`` of ``targets``, if those are known."""
 
     @abstractmethod
     def __matmul__(self, W: Tensor) -> Tensor:

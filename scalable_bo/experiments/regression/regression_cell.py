@@ -187,9 +187,7 @@ class RegressionCell(Cell[Loaded]):
         return (self.data, self.split, self.data_dir, self.target, self.test_fraction, self.seed)
 
     def load(self, on_status: Status) -> Loaded:
-        """Return the cell's data, and their published hyperparameters or, for a user's table,
-        fitted ones.
-        """
+        """Return the data, and hyperparameters as published or, for a user's table, fitted."""
         if self.target is None:
             where = (self.data, self.split, self.data_dir)
             return load_regression_data(*where), load_hyperparameters(*where)

@@ -26,9 +26,7 @@ def check_thompson_method(solver: str | Solver) -> None:
 
 
 def published_weights(y: Tensor) -> Tensor:
-    """Return probabilities (n,) ∝ ``y + min(y)``, as the published codes have it;
-    what is then negative is 0.
-    """
+    """Return probabilities (n,) ∝ ``y + min(y)``, as published; what is then negative is 0."""
     weights = y + y.min()
     weights = (weights / weights.sum()).clamp_min(0.0)
     return weights / weights.sum()

@@ -36,9 +36,7 @@ def save_state(path: Path, record: Record, tensors: Mapping[str, Tensor]) -> Non
 
 
 def load_state(path: Path) -> tuple[Record, dict[str, Tensor]] | None:
-    """Return the record and the tensors at ``path``; ``None`` if there are none, or, with a
-    warning, if they are damaged.
-    """
+    """Return the record and tensors at ``path``; ``None`` if absent or, with a warning, damaged."""
     if not path.exists():
         return None
     try:
