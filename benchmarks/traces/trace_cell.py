@@ -297,9 +297,11 @@ def _solver(cell: TraceCell, n: int, budget: float) -> Any:
     """Return the solver that spends the whole budget, in epochs, on steps;
     evaluating what it returns comes on top.
     """
-    num_blocks = PRESET.sdd.num_blocks if cell.problem == THOMPSON else None
     spent = budget + 1.0
-    solver = solver_within(cell.solver, n, Budget(SPEND_IT_ALL, max_epochs=spent), num_blocks)
+    limits = Budget(SPEND_IT_ALL, max_epochs=spent)
+    if cell.problem == THOMPSON and PRESET.sdd.num_blocks is not None:
+        limits = replace(limits, num_blocks=PRESET.sdd.num_blocks)
+    solver = solver_within(cell.solver, n, limits)
     if isinstance(solver, IterativeSolver | Auto):
         return replace(solver, max_epochs=spent)
     return solver

@@ -126,8 +126,10 @@ class RegressionCommand(Benchmark):
             for a run of each, and with a tiny tolerance the course of every method.
         sgd_steps: steps of sgd and sgd-inducing, all of which they take.
         num_points: inducing points, or points of the subset.
+        num_blocks: blocks of the data, or batches, of adasap, adasap-i and sdd-1 to sdd-100.
         target: column of your table to predict from all others.
         test_fraction: part of your table to test on, chosen at random for each split.
+        kernel: fitted to your table: matern12, matern32, matern52 or rbf.
         data_dir: folder of the data sets; by default ../shared/data/uci.
         dtype: precision, float32 or float64.
     """
@@ -141,8 +143,10 @@ class RegressionCommand(Benchmark):
     max_epochs: str = "100"
     sgd_steps: int = 100_000
     num_points: int = 4096
+    num_blocks: int = 100
     target: str | None = None
     test_fraction: float = 0.1
+    kernel: str = "matern32"
     data_dir: Path | None = None
     dtype: str = "float32"
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeVar
 
 import torch
-from gpytorch.kernels import Kernel, MaternKernel, ProductKernel, ScaleKernel
+from gpytorch.kernels import Kernel, MaternKernel, ProductKernel, RBFKernel, ScaleKernel
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
 from surrogates import PathwiseGP, Solver, gaussian_likelihood
 
+SMOOTHNESS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5, "rbf": math.inf}
 Model = TypeVar("Model", bound=PathwiseGP)
 
 
@@ -22,14 +24,21 @@ def matern_kernel(
     Args:
         lengthscale: one for all inputs, or (d,).
         outputscale: the prior variance.
-        smoothness: ν, one of 0.5, 1.5 and 2.5.
+        smoothness: ν, one of 0.5, 1.5, 2.5 and infinity, the Gaussian kernel.
     """
     scales = torch.as_tensor(lengthscale, dtype=torch.float64)
-    base = MaternKernel(nu=smoothness, ard_num_dims=scales.numel() if scales.ndim else None)
+    base = base_kernel(smoothness, scales.numel() if scales.ndim else None)
     kernel = ScaleKernel(base).double()
     base.lengthscale = scales
     kernel.outputscale = outputscale
     return kernel.requires_grad_(False)
+
+
+def base_kernel(smoothness: float, dim: int | None) -> Kernel:
+    """Return the kernel inside :func:`matern_kernel`, with GPyTorch's lengthscales."""
+    if smoothness == math.inf:
+        return RBFKernel(ard_num_dims=dim)
+    return MaternKernel(nu=smoothness, ard_num_dims=dim)
 
 
 def coordinate_kernel(kernel: Kernel, dim: int) -> Kernel:

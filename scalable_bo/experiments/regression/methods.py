@@ -49,12 +49,15 @@ class Budget:
             is 100 000.
         num_points: points of the subset of data, or inducing points, at most n; published are 4096
             inducing points.
+        num_blocks: blocks of the data, or batches, of the methods of the ADASAP paper, at most n;
+            published are 100.
     """
 
     tolerance: float | None = None
     max_epochs: float = 100.0
     sgd_steps: int = 100_000
     num_points: int = 4096
+    num_blocks: int = 100
 
     def __post_init__(self) -> None:
         if self.tolerance is not None:
@@ -62,6 +65,7 @@ class Budget:
         checks.positive_float("max_epochs", self.max_epochs)
         checks.positive_int("sgd_steps", self.sgd_steps)
         checks.positive_int("num_points", self.num_points)
+        checks.positive_int("num_blocks", self.num_blocks)
 
 
 @dataclass(frozen=True)
@@ -98,9 +102,7 @@ class RegressionMethod:
     heeds: tuple[str, ...]
 
 
-def solver_within(
-    name: str | Solver, n: int, budget: Budget, num_blocks: int | None = None
-) -> Solver:
+def solver_within(name: str | Solver, n: int, budget: Budget) -> Solver:
     """Return the named solver of a system of n points, with the published settings of the
     regressions and this budget.
 
@@ -108,8 +110,6 @@ def solver_within(
         name: one of ``SOLVERS``; or a solver from outside, with its own settings and budget.
         n: number of data.
         budget: see :class:`Budget`.
-        num_blocks: blocks, or batches, of the methods of the ADASAP paper; ``None`` for the 100 of
-            its regressions.
     """
     if from_outside(name) is not None:
         return solver_for(name, n)
@@ -117,16 +117,14 @@ def solver_within(
         sgd = SGD.paper(tolerance=SPEND_IT_ALL, keep_descent=True)
         assert sgd.batch_size is not None  # as published
         return replace(sgd, max_epochs=budget.sgd_steps * min(sgd.batch_size, n) / n + 1.0)
-    blocks = SDDBudget(num_epochs=budget.max_epochs, num_blocks=min(n, num_blocks or 100))
+    blocks = SDDBudget(num_epochs=budget.max_epochs, num_blocks=min(n, budget.num_blocks))
     solver = solver_for(name, n, sdd=blocks if name in _IN_BLOCKS else SDDBudget())
     if isinstance(solver, IterativeSolver | Auto):
         solver = replace(solver, tolerance=budget.tolerance, max_epochs=budget.max_epochs)
     return solver
 
 
-def _exact(
-    solver: str | Solver, heeds: tuple[str, ...] = ("tolerance", "max_epochs")
-) -> RegressionMethod:
+def _exact(solver: str | Solver, heeds: tuple[str, ...]) -> RegressionMethod:
     return RegressionMethod(
         lambda problem: problem.model(solver_within(solver, len(problem.X), problem.budget)), heeds
     )
@@ -148,7 +146,11 @@ def _inducing(
     return problem.model(solver, kind=kind, inducing_points=num_points, seed=problem.seed)
 
 
-REGRESSION_METHODS = {name: _exact(name) for name in SOLVERS} | {
+_LIMITS = ("tolerance", "max_epochs")
+REGRESSION_METHODS = {
+    name: _exact(name, (*_LIMITS, "num_blocks") if name in _IN_BLOCKS else _LIMITS)
+    for name in SOLVERS
+} | {
     "sgd": _exact("sgd", ("sgd_steps",)),
     "cholesky": _exact("cholesky", ()),
     "sgd-inducing": RegressionMethod(
@@ -176,6 +178,10 @@ def regression_method(solver: str | Solver) -> RegressionMethod:
 
 
 def heeded(solver: str | Solver, budget: Budget) -> dict[str, Any]:
-    """Return the part of the budget that a method heeds."""
-    heeds = regression_method(solver).heeds
+    """Return the part of the budget that a method heeds, as records have it: their first versions
+    had all the methods of the ADASAP paper in the published number of blocks.
+    """
+    heeds = set(regression_method(solver).heeds)
+    if budget.num_blocks == Budget.num_blocks:
+        heeds.discard("num_blocks")
     return {key: value for key, value in asdict(budget).items() if key in heeds}

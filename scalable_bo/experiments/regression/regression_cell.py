@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from gpytorch.kernels import MaternKernel, ScaleKernel
+from gpytorch.kernels import ScaleKernel
 from gpytorch.means import ZeroMean
 from gpytorch.priors import LogNormalPrior
 from torch import Tensor
@@ -29,7 +29,7 @@ from torch import Tensor
 from scalable_bo.evaluation.progress import describe_fit, describe_solve
 from scalable_bo.experiments import torchrun
 from scalable_bo.experiments.cells import Cell, Status, silent
-from scalable_bo.experiments.models import matern_kernel
+from scalable_bo.experiments.models import SMOOTHNESS, base_kernel, matern_kernel
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.regression.data import (
     NUM_SPLITS,
@@ -71,6 +71,7 @@ class RegressionCell(Cell[Loaded]):
         budget: of the method.
         target: column of the user's table to predict.
         test_fraction: of the rows of the user's table, in (0, 1).
+        kernel: fitted to the user's table, one of ``SMOOTHNESS``.
         num_paths: posterior paths behind the predictive variance.
         seed: of the paths, the method and the fit of hyperparameters.
         dtype: ``float32`` or ``float64``.
@@ -97,6 +98,7 @@ class RegressionCell(Cell[Loaded]):
     budget: Budget = field(default_factory=Budget)
     target: str | None = None
     test_fraction: float = 0.1
+    kernel: str = "matern32"
     num_paths: int = 64
     seed: int = 0
     dtype: str = "float32"
@@ -117,6 +119,12 @@ class RegressionCell(Cell[Loaded]):
             raise ValueError(f"`target` {needs}, got {self.target!r} for {self.data}.")
         if not 0.0 < self.test_fraction < 1.0:
             raise ValueError(f"`test_fraction` must be between 0 and 1, got {self.test_fraction}.")
+        checks.one_of("kernel", self.kernel, SMOOTHNESS)
+        if self.kernel != "matern32" and not self.is_table:
+            raise ValueError(
+                "`kernel` goes with a table of your own: the published hyperparameters are those of"
+                f" matern32, got {self.kernel!r} for {self.data}."
+            )
         checks.positive_int("num_paths", self.num_paths)
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"`dtype` must be float32 or float64, got {self.dtype!r}.")
@@ -157,7 +165,7 @@ class RegressionCell(Cell[Loaded]):
             if value != standard[key]
         ]
         defaults = {entry.name: entry.default for entry in fields(self)}
-        for name in ("test_fraction", "num_paths", "seed", "dtype", "device"):
+        for name in ("test_fraction", "kernel", "num_paths", "seed", "dtype", "device"):
             if getattr(self, name) != defaults[name]:
                 words.append(f"{name}={getattr(self, name)}")
         return words
@@ -170,6 +178,8 @@ class RegressionCell(Cell[Loaded]):
             "budget": heeded(self.solver, self.budget),
             "variation": self.variation,
         }
+        if self.kernel == "matern32":
+            del settings["kernel"]  # as in the first versions' records
         if self.is_table:
             return settings | {"sha256": digest(Path(self.data))}
         return {
@@ -195,7 +205,9 @@ class RegressionCell(Cell[Loaded]):
         data = split_table(table, self.split, self.test_fraction)
         X = data.train_X.to(self.device)
         y = data.train_y.to(self.device)
-        return data, fit_hyperparameters(X, y, seed=self.seed, on_status=on_status)
+        return data, fit_hyperparameters(
+            X, y, SMOOTHNESS[self.kernel], seed=self.seed, on_status=on_status
+        )
 
     def run(self, data: Loaded, on_status: Status, state: Path) -> Iterator[Record]:
         """Yield the record.
@@ -212,7 +224,9 @@ class RegressionCell(Cell[Loaded]):
         dtype = getattr(torch, self.dtype)
         noise = hyperparameters.noise if self.noise is None else self.noise
         kernel = matern_kernel(
-            torch.tensor(hyperparameters.lengthscale), hyperparameters.outputscale
+            torch.tensor(hyperparameters.lengthscale),
+            hyperparameters.outputscale,
+            SMOOTHNESS[self.kernel],
         ).to(device, dtype)
         train_X, train_y, test_X = (
             tensor.to(device, dtype) for tensor in (found.train_X, found.train_y, found.test_X)
@@ -265,13 +279,14 @@ class RegressionCell(Cell[Loaded]):
 
 
 def fit_hyperparameters(
-    X: Tensor, y: Tensor, *, seed: int = 0, on_status: Status = silent
+    X: Tensor, y: Tensor, smoothness: float = 1.5, *, seed: int = 0, on_status: Status = silent
 ) -> Hyperparameters:
-    """Fit a Matérn-3/2 Gaussian process of zero mean by ``fit_sample``, to 1000 random data.
+    """Fit a Matérn Gaussian process of zero mean by ``fit_sample``, to 1000 random data.
 
     Args:
         X: (n, d), standardised.
         y: (n,), standardised.
+        smoothness: of the kernel, see :func:`matern_kernel`.
         seed: of the choice of points.
         on_status: called with a few words as the fit goes on.
     References:
@@ -280,7 +295,7 @@ def fit_hyperparameters(
         fit in seconds can take are a neighbourhood too small to stand for all the data.
     """
     X, y = X.double(), y.double()
-    base = MaternKernel(nu=1.5, ard_num_dims=X.shape[1])
+    base = base_kernel(smoothness, X.shape[1])
     kernel = ScaleKernel(base, outputscale_prior=LogNormalPrior(0.0, 1.0)).to(X)
     model = PathwiseGP(
         X, y[:, None], covar_module=kernel, mean_module=ZeroMean(), outcome_transform=None

@@ -1,5 +1,7 @@
 """The solvers of the methods, and their budgets."""
 
+from dataclasses import replace
+
 import pytest
 
 from scalable_bo.experiments.regression.methods import Budget, heeded, solver_within
@@ -22,6 +24,13 @@ def test_adasap_has_the_published_blocks() -> None:
     assert solver.block_size == 200
 
 
+def test_blocks_may_be_fewer_and_are_never_empty() -> None:
+    for name, field in (("adasap", "block_size"), ("sdd-1", "batch_size")):
+        for num_blocks, size in ((5, 60), (1000, 1)):
+            solver = solver_within(name, 300, Budget(num_blocks=num_blocks))
+            assert getattr(solver, field) == size
+
+
 def test_gradient_descent_has_the_published_settings() -> None:
     solver = solver_within("sgd", 13_500, Budget())
     assert isinstance(solver, SGD)
@@ -36,5 +45,7 @@ def test_methods_heed_the_budgets_that_concern_them() -> None:
     assert heeded("sgd", budget) == {"sgd_steps": 3}
     assert heeded("subset", budget) == {"num_points": 4}
     assert heeded("cholesky", budget) == {}
+    assert heeded("adasap", budget) == {"tolerance": 0.1, "max_epochs": 2.0}
+    assert heeded("adasap", replace(budget, num_blocks=5))["num_blocks"] == 5
     with pytest.raises(ValueError, match="`sgd_steps` must be at least 1, got 0"):
         Budget(sgd_steps=0)

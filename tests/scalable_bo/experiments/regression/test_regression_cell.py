@@ -10,11 +10,12 @@ from typing import Any
 import pandas
 import pytest
 import torch
+from gpytorch.kernels import MaternKernel, RBFKernel
 
 from scalable_bo.experiments.cells import run_cell, run_cells
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.presets import find_preset
-from scalable_bo.experiments.regression.data import load_regression_data
+from scalable_bo.experiments.regression.data import load_regression_data, split_table
 from scalable_bo.experiments.regression.methods import REGRESSION_METHODS, Budget
 from scalable_bo.experiments.regression.regression_cell import (
     RegressionCell,
@@ -226,6 +227,36 @@ def test_a_user_s_table_is_fitted_and_predicted(homes: Path) -> None:
     assert record["nll"] < 0.5
     assert record["settings"]["data"] == "homes.price"
     assert len(record["hyperparameters"]["lengthscale"]) == 3
+
+
+@pytest.mark.parametrize("kernel", ["matern52", "rbf"])
+def test_a_user_s_table_is_predicted_by_the_kernel_that_was_asked_for(
+    homes: Path, kernel: str
+) -> None:
+    run = RegressionCell(
+        str(homes), 0, "cholesky", mean_only=True, target="price", kernel=kernel, dtype="float64"
+    )
+    record = run_cell(run)
+    assert f"_kernel={kernel}_" in run.name
+    assert record["settings"]["kernel"] == kernel
+    found = record["hyperparameters"]
+    data = split_table(toy_table(), 0, 0.1)
+    lengthscale = torch.tensor(found["lengthscale"])
+    scaled = (data.train_X / lengthscale, data.test_X / lengthscale)
+    base = RBFKernel() if kernel == "rbf" else MaternKernel(nu=2.5)
+    base.lengthscale = 1.0
+    K, cross = (found["outputscale"] * base(scaled[0], Z).to_dense() for Z in scaled)
+    H = K + found["noise"] * torch.eye(len(K), dtype=K.dtype)
+    mean = cross.T @ torch.linalg.solve(H, data.train_y)
+    error = (mean - data.test_y).square().mean().sqrt().item()
+    assert record["rmse"] == pytest.approx(error, rel=1e-6)
+
+
+def test_published_hyperparameters_are_of_one_kernel_only() -> None:
+    with pytest.raises(ValueError, match="`kernel` goes with a table of your own.*got 'rbf' for p"):
+        RegressionCell("pol", 0, "cg", kernel="rbf")
+    with pytest.raises(ValueError, match="`kernel` must be one of .*, got 'cosine'"):
+        RegressionCell("pol", 0, "cg", kernel="cosine")
 
 
 def test_other_targets_and_fractions_of_a_table_have_records_of_their_own(homes: Path) -> None:
