@@ -60,7 +60,7 @@ class PathwiseThompsonSampling(thompson_sampling.PathwiseThompsonSampling):
         models = model_list(model)
         super().__init__(model, objective, posterior_transform)
         self.models = models
-        self.seed = seed if seed is None else checks.integer("seed", seed, 0)
+        self.seed = checks.optional(checks.integer, "seed", seed, 0)
         self.paths: OutcomePaths | None = None
         self.set_X_pending()  # none
         self._drawn_from: tuple[Any, ...] = ()
@@ -138,7 +138,7 @@ class PathwiseMaxPosteriorSampling(MaxPosteriorSampling):
         models = model_list(model)
         super().__init__(model, objective, posterior_transform, replacement)
         self.models = models
-        self.seed = seed if seed is None else checks.integer("seed", seed, 0)
+        self.seed = checks.optional(checks.integer, "seed", seed, 0)
         self._num_calls = 0
 
     @torch.no_grad()

@@ -193,13 +193,13 @@ class ParallelThompsonSampling:
         self.proposal_std = self._proposal_std(proposal_std)
         self.candidate_weights = candidate_weights
         self.num_steps = checks.integer("num_steps", num_steps, 0)
-        self.learning_rate = _learning_rate(learning_rate)
+        self.learning_rate = checks.optional(checks.positive_float, "learning_rate", learning_rate)
         self.prune = prune
         self.maximize = maximize
         self.repeats = repeats
         self.shared = shared
         self.trust_region = self._trust_region(trust_region)
-        self.seed = seed if seed is None else checks.integer("seed", seed, 0)
+        self.seed = checks.optional(checks.integer, "seed", seed, 0)
         self.callback = callback
 
     def __repr__(self) -> str:
@@ -583,10 +583,6 @@ def _shape(points: object) -> str:
     if points is None:
         return "none"
     return f"shape {tuple(points.shape)}" if isinstance(points, Tensor) else "a pool"
-
-
-def _learning_rate(given: float | None) -> float | None:
-    return None if given is None else checks.positive_float("learning_rate", given)
 
 
 def _number_of_starts(num_starts: int, num_rounds: int) -> int:

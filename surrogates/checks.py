@@ -4,16 +4,18 @@ the requirement, the value and the remedy.
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from reprlib import repr as brief  # which a value's own errors do not reach
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from botorch.exceptions.errors import InputDataError
 from torch import Tensor
+
+Checked = TypeVar("Checked")
 
 
 def of_array(values: Any) -> Tensor:
@@ -34,6 +36,11 @@ def integer(name: str, value: Any, minimum: int, remedy: str = "") -> int:
         limit = f"least {minimum}" if value < minimum else "most 2⁶³ - 1"
         raise ValueError(f"`{name}` must be at {limit}, got {brief(value)}. {remedy}".rstrip())
     return value
+
+
+def optional(check: Callable[..., Checked], name: str, value: Any, *limits: Any) -> Checked | None:
+    """Return ``value`` if it is ``None`` or passes ``check`` with these limits."""
+    return None if value is None else check(name, value, *limits)
 
 
 def positive_int(name: str, value: Any, remedy: str = "") -> int:

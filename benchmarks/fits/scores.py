@@ -89,8 +89,7 @@ class ScoreCell(FitCell):
     def __post_init__(self) -> None:
         checks.one_of("method", self.method, SCORE_METHODS)
         checks.integer("seed", self.seed, 0)
-        if self.n is not None:
-            checks.integer("n", self.n, 10)
+        checks.optional(checks.integer, "n", self.n, 10)
         for name in ("max_epochs", "num_inducing", "num_neighbours", "num_test"):
             checks.positive_int(name, getattr(self, name))
 

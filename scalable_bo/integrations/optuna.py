@@ -108,14 +108,10 @@ class ThompsonSampler(BaseSampler):
         constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
         ask_seconds: float | None = None,
     ) -> None:
-        if batch_size is not None:
-            checks.positive_int("batch_size", batch_size)
-        self._batch_size = batch_size
-        if n_startup_trials is not None:
-            checks.integer("n_startup_trials", n_startup_trials, 0)
-        self._given_startup = n_startup_trials
-        if seed is not None:
-            checks.integer("seed", seed, 0)
+        self._batch_size = checks.optional(checks.positive_int, "batch_size", batch_size)
+        start = checks.optional(checks.integer, "n_startup_trials", n_startup_trials, 0)
+        self._given_startup = start
+        self._seed = checks.optional(checks.integer, "seed", seed, 0)
         if solver is not None and not isinstance(solver, Solver):
             raise TypeError(f"`solver` must be a Solver, got {solver!r}. Try `CG()`.")
         if ask_seconds is not None:
@@ -123,7 +119,6 @@ class ThompsonSampler(BaseSampler):
             if constraints_func is not None:
                 raise _no_time_for_several(ask_seconds)
         self._ask_seconds = ask_seconds
-        self._seed = seed
         self._independent_sampler = independent_sampler
         self._solver = solver
         self._named = strategy, sampler

@@ -324,11 +324,9 @@ def _check(run: Run) -> None:
         raise TypeError(f"`objective` must be a function or a `Command`, got {quote(objective)}.")
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise TypeError(f"`callbacks` must be a list of functions, got {quote(callbacks)}.")
-    for name, value in (("timeout", run.timeout), ("seconds", run.seconds)):
-        if value is not None:
-            checks.positive_float(name, value)
-    if run.max_failures is not None:
-        checks.integer("max_failures", run.max_failures, 0)
+    checks.optional(checks.positive_float, "timeout", run.timeout)
+    checks.optional(checks.positive_float, "seconds", run.seconds)
+    checks.optional(checks.integer, "max_failures", run.max_failures, 0)
     if run.retry not in (None, "once"):
         raise ValueError(f'`retry` must be "once" or None, got {quote(run.retry)}.')
     executor = run.executor

@@ -161,7 +161,7 @@ class Study:
     ) -> None:
         goal = Goal.of(maximize, objectives, outcome_constraints)
         _check(seed, path, storage, name, solver, dtype, ask_seconds, goal)
-        self._threads = None if threads is None else checks.positive_int("threads", threads)
+        self._threads = checks.optional(checks.positive_int, "threads", threads)
         make = make_strategy if goal is None else partial(goal_strategy, goal)
         if strategy is not None:
             make(strategy, sampler)  # checked before a folder is made
@@ -939,8 +939,7 @@ def _check(
     goal: Goal | None,
 ) -> None:
     checks.integer("seed", seed, 0)
-    if path is not None:
-        checks.path("path", path, "a folder or None")
+    checks.optional(checks.path, "path", path, "a folder or None")
     if path is not None and storage is not None:
         raise ValueError(f"`path` or `storage` must be given, not both, got {quote(path)}.")
     if storage is not None and not isinstance(storage, Storage | str):
@@ -957,8 +956,7 @@ def _check(
         raise TypeError(f"`solver` must be a Solver, got {quote(solver)}. Try `CG()`.")
     if dtype is not torch.float32 and dtype is not torch.float64:
         raise TypeError(f"`dtype` must be torch.float32 or torch.float64, got {quote(dtype)}.")
-    if ask_seconds is not None:
-        checks.positive_float("ask_seconds", ask_seconds)
+    checks.optional(checks.positive_float, "ask_seconds", ask_seconds)
     if ask_seconds is not None and goal is not None:
         raise ValueError(
             f"`ask_seconds` must be None with several outcomes, got {ask_seconds}. Leave it out,"

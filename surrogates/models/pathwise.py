@@ -151,8 +151,7 @@ class PathwiseGP(FreshGP):
         checks.positive_int("num_features", num_features)
         checks.positive_int("num_paths", num_paths)
         checks.integer("seed", seed, 0)
-        if memory_budget is not None:
-            checks.integer("memory_budget", memory_budget, 0)
+        checks.optional(checks.integer, "memory_budget", memory_budget, 0)
         # Modules follow PyTorch's default device, which costs a little to change
         is_there = torch.get_default_device() == train_X.device
         with as_given(), nullcontext() if is_there else train_X.device:

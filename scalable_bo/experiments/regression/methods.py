@@ -60,8 +60,7 @@ class Budget:
     num_blocks: int = 100
 
     def __post_init__(self) -> None:
-        if self.tolerance is not None:
-            checks.positive_float("tolerance", self.tolerance)
+        checks.optional(checks.positive_float, "tolerance", self.tolerance)
         checks.positive_float("max_epochs", self.max_epochs)
         checks.positive_int("sgd_steps", self.sgd_steps)
         checks.positive_int("num_points", self.num_points)
