@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -49,9 +48,8 @@ class Teller:
     def __init__(self, tell: Callable[..., None], after: Callable[[list[int]], None]) -> None:
         self._tell_study = tell
         self._after = after
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="teller", daemon=True)
-        self._thread.start()
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._thread = ThreadPoolExecutor(1, "teller")
 
     def tell(self, told: Sequence[Told]) -> Future[None]:
         """Return what is done when all of it is on disk; it has the study's error where nothing of
@@ -59,23 +57,18 @@ class Teller:
         """
         job = _Job(told, Future())
         self._jobs.put(job)
+        self._thread.submit(self._work)
         return job.done
 
     def close(self) -> None:
         """Tell what waits, and end."""
-        self._jobs.put(None)
-        self._thread.join()
+        self._thread.shutdown()
 
     def _work(self) -> None:
-        is_over = False
-        while not is_over:
-            jobs = [self._jobs.get()]
-            jobs += [self._jobs.get() for _ in range(self._jobs.qsize())]
-            is_over = None in jobs
-            found = [job for job in jobs if job is not None]
-            for job in found:  # who waited may have gone; the values count all the same
-                job.done.set_running_or_notify_cancel()
-            self._do(found)
+        jobs = [self._jobs.get() for _ in range(self._jobs.qsize())]
+        for job in jobs:  # who waited may have gone; the values count all the same
+            job.done.set_running_or_notify_cancel()
+        self._do(jobs)
 
     def _do(self, jobs: Sequence[_Job]) -> None:
         told = [one for job in jobs for one in job.told]
