@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,10 +60,6 @@ class Tuning:
         return torch.tensor([-float(np.mean(score)) for score in scores], dtype=torch.float64)
 
 
-def _forest(criterion: str, **numbers: Any) -> RandomForestClassifier:
-    return RandomForestClassifier(criterion=criterion, random_state=0, **numbers)
-
-
 def _vectors(**settings: Any) -> Any:
     return make_pipeline(StandardScaler(), SVC(**settings))
 
@@ -98,7 +95,7 @@ TUNING_TASKS: Mapping[str, Tuning] = {
             criterion=Categorical(["gini", "entropy"]),
         ),
         load_breast_cancer,
-        _forest,
+        partial(RandomForestClassifier, random_state=0),
         "neg_log_loss",
     ),
     "tune-diabetes": Tuning(

@@ -123,9 +123,8 @@ class WorkCommand:
             from scalable_bo.serving.client import RemoteStudy
             from scalable_bo.serving.worker import work as work_for
 
-            processes.join(
-                processes.own_mark()
-            )  # whatever the objective starts ends with this worker
+            # Whatever the objective starts ends with this worker
+            processes.join(processes.own_mark())
             objective = _objective(self.function, self.command)
             evaluate: Callable[..., Evaluation] = (
                 objective.evaluate if isinstance(objective, Command) else partial(call, objective)

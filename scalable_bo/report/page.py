@@ -1,6 +1,4 @@
-"""The page of a report: its sections, put together as text that holds no script and loads
-nothing.
-"""
+"""The page of a report: its sections, as one text that holds no script and loads nothing."""
 
 from __future__ import annotations
 

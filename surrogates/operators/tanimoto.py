@@ -1,8 +1,7 @@
 """The Tanimoto kernel of molecular fingerprints.
 
-For binary vectors it is the share of the bits set in either that are set in both (Jaccard's
-index). For counts, and any real vectors, it is the form by scalar products, which stays positive
-definite.
+For binary vectors it is the share of the bits set in either that are set in both (Jaccard's index).
+For counts, and any real vectors, it is the form by scalar products, which stays positive definite.
 """
 
 from typing import Any
