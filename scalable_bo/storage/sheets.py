@@ -43,8 +43,9 @@ def make_sheet(space: Space, ids: Sequence[int], X: Tensor, names: Sequence[str]
     for column, param in enumerate(space.params.values()):
         shown[:, column] = X.new_tensor([param.rounded(number) for number in X[:, column]])
     frame = space.to_frame(shown)
-    frame.index = pd.Index(list(ids), name="id")
-    return frame.assign(**dict.fromkeys(names, np.nan), reason="")
+    id, reason = apart(["id", "reason"], [*space.names, *space.fixed, *names])
+    frame.index = pd.Index(list(ids), name=id)
+    return frame.assign(**dict.fromkeys(names, np.nan), **{reason: ""})
 
 
 def read_sheet(path: Path) -> pd.DataFrame:
@@ -111,7 +112,9 @@ class Filled:
     """
 
     def __init__(self, frame: pd.DataFrame, space: Space, X: Tensor, names: Sequence[str]) -> None:
-        if "id" not in frame.columns and frame.index.name == "id":
+        found = apart(["id", "noise", "reason", "note"], [*space.names, *space.fixed, *names])
+        self._id, self._noise, self._reason, self._note = found
+        if self._id not in frame.columns and frame.index.name == self._id:
             frame = frame.reset_index()
         self.ids: list[int] = []
         self.values: list[dict[str, float]] = []
@@ -122,7 +125,6 @@ class Filled:
         self._space = space
         self._points = X
         self._names = names
-        (self._note,) = apart(["note"], [*space.names, *space.fixed, *names])
         self._seen: set[int] = set()
         self._comma = self._frame.attrs.get("decimal") == ","
         self._problems = list(self._wrong_columns())
@@ -135,8 +137,8 @@ class Filled:
     def _wrong_columns(self) -> Iterator[str]:
         columns = list(self._frame.columns)
         known = [*self._space.names, *self._space.fixed, *self._names, *OTHERS]
-        if "id" not in columns:
-            yield f"the column `id` is missing among {', '.join(columns)}"
+        if self._id not in columns:
+            yield f"the column `{self._id}` is missing among {', '.join(columns)}"
         yield from (f"the column `{c}` is there twice" for c in {*columns} if columns.count(c) > 1)
         # A column of the laboratory's own may be any, unless an outcome is missed
         if missing := [name for name in self._names if name not in columns]:
@@ -149,14 +151,14 @@ class Filled:
         cells = self._frame.iloc[row].to_dict()
         values = {n: self._number(row, n, cells[n]) for n in self._names if n in cells}
         told = {name: value for name, value in values.items() if not math.isnan(value)}
-        reason = cell_text(cells.get("reason", ""))
+        reason = cell_text(cells.get(self._reason, ""))
         note = cell_text(cells.get(self._note, ""))
-        if not (told or reason or note) or self._problems and "id" not in cells:
+        if not (told or reason or note) or self._problems and self._id not in cells:
             return
-        id = self._number(row, "id", cells["id"])
+        id = self._number(row, self._id, cells[self._id])
         if id not in range(len(self._points)) or id in self._seen:
             what = "there twice" if id in self._seen else "none that was asked for"
-            self._report(row, "id", f"{cell_text(cells['id'])!r} is {what}")
+            self._report(row, self._id, f"{cell_text(cells[self._id])!r} is {what}")
             return
         self._seen.add(int(id))
         if note:
@@ -169,7 +171,7 @@ class Filled:
                 self._compare(row, name, param, cells[name], number)
         self.ids.append(int(id))
         self.values.append({} if reason and not told else told)
-        self.noise.append(self._number(row, "noise", cells.get("noise", "")))
+        self.noise.append(self._number(row, self._noise, cells.get(self._noise, "")))
         if reason and not told:
             self.reasons[int(id)] = unguarded(reason)
 

@@ -135,6 +135,33 @@ def test_no_cell_of_a_file_is_taken_for_that_of_another_column(
         Study(Space(x=Float(0, 9)), maximize=True).add_data(path, target="value")
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
+def test_a_parameter_may_have_the_name_of_any_column_of_a_sheet(
+    tmp_path: Path, suffix: str
+) -> None:
+    reason = Categorical(["hot", "cold"])
+    study = Study(
+        Space(id=Int(0, 9), noise=Float(0.01, 1.0), reason=reason, note=Float(0, 1)),
+        maximize=True,
+    )
+    batch = study.ask(3)
+    frame = study.sheet(batch)
+    frame.loc[[0, 2], "value"] = [1.0, 2.0]
+    frame.loc[1, "reason_"] = "it broke"
+    study.tell(written(study, frame, tmp_path / f"sheet{suffix}"))
+    told = study.to_dataframe()
+    assert told["reason"].tolist() == [params["reason"] for params in batch.params]
+    assert told["value"].tolist()[::2] == [1.0, 2.0]
+    assert told["noise_"].isna().all()
+    assert study.reasons([1]) == ["it broke"]
+
+
+def test_an_outcome_may_be_called_noise() -> None:
+    study = make_study(objectives={"noise": "minimize", "gain": "maximize"})
+    study.tell(study.sheet(study.ask(2)).assign(noise=[0.5, 1.0], gain=[1.0, 2.0]))
+    assert study.result.outcomes.tolist() == [[0.5, 1.0], [1.0, 2.0]]
+
+
 def test_a_sheet_shows_the_digits_that_a_range_asks_for() -> None:
     space = Space(
         wide=Float(20, 120), fine=Float(0, 1), rate=Float(1e-6, 1.0, log=True), k=Int(1, 9)
