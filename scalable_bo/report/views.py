@@ -154,9 +154,9 @@ def history(snapshot: Snapshot, log: bool | None = None) -> Picture:
         return Picture("Hypervolume so far", [Panel(across, up, [steps])])
     values = snapshot.rows.values.numpy()[rows].clip(-LARGEST, LARGEST)
     kept = snapshot.feasible[rows]
-    worst = values.min() if snapshot.maximize else values.max()
-    good = np.where(kept, values, worst)
-    best = np.maximum.accumulate(good) if snapshot.maximize else np.minimum.accumulate(good)
+    better = np.fmax if snapshot.maximize else np.fmin
+    best = better.accumulate(np.where(kept, values, np.nan))
+    known = np.isfinite(best)
     # A few values far from the best would flatten all others
     tail = 0.025 if len(values) > 40 else 0.0
     shown = np.quantile(values, [tail, 1.0] if snapshot.maximize else [0.0, 1.0 - tail])
@@ -169,7 +169,7 @@ def history(snapshot: Snapshot, log: bool | None = None) -> Picture:
         if k.any()
     ]
     if kept.any():
-        parts.append(Marks("steps", order, best, "best so far", "orange"))
+        parts.append(Marks("steps", order[known], best[known], "best so far", "orange"))
     note = f"Values far from the best that are beyond the axis: {hidden}." if hidden else ""
     return Picture("Best so far", [Panel(across, up, parts)], note)
 

@@ -40,6 +40,14 @@ def test_the_history_holds_all_values_and_the_best_so_far(study: Study) -> None:
     assert "layers" in named(figure, "value").text[0]
 
 
+def test_there_is_no_best_value_before_the_first_that_keeps_the_limits() -> None:
+    limits = {"value": (None, 2.0)}
+    with Study(Space(x=Float(0.0, 1.0)), maximize=False, outcome_constraints=limits) as study:
+        study.tell(study.ask(4), [[5.0], [2.0], [4.0], [1.0]])
+        best = named(vis.plot_history(study), "best so far")
+    assert [*zip(best.x, best.y, strict=True)] == [(2, 2.0), (3, 2.0), (4, 1.0)]
+
+
 @pytest.mark.parametrize(
     ("values", "has_log"),
     [
