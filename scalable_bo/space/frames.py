@@ -78,7 +78,7 @@ def _numbers(param: Parameter, column: pd.Series) -> np.ndarray:
     """Return the numbers of a column's values, NaN for what is none."""
     if isinstance(param, Categorical):
         return _positions(param.choices, column)
-    if column.dtype.kind == "b":
+    if column.dtype.kind in "bcmM":  # also complex numbers, durations and dates
         return np.full(len(column), np.nan)
     numbers = pd.to_numeric(column, errors="coerce")
     return numbers.to_numpy(dtype=np.float64, na_value=np.nan)

@@ -336,6 +336,7 @@ def _require_memory(path: Path, num_bytes: int) -> None:
 
 def _numbers(column: pd.Series) -> tuple[Tensor, dict[int, str]]:
     """Return a column as numbers, NaN for what is none, and what that was by position."""
+    column = column.astype(str) if column.dtype.kind in "cmM" else column
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, True, np.nan)
     if column.dtype.kind in "iuf":
         return torch.from_numpy(numbers), {}

@@ -222,6 +222,16 @@ def test_of_a_file_that_has_grown_the_new_rows_are_added(tmp_path: Path) -> None
             study.add_data(path, target="score")
 
 
+@pytest.mark.parametrize("cells", [pd.to_timedelta([3.0, 4.0], unit="s"), [1 + 2j, 3.0]])
+def test_durations_and_complex_numbers_are_no_numbers(cells: Any) -> None:
+    study = Study(Space(x=Float(0.0, 1e9)), maximize=True)
+    frame = pd.DataFrame({"x": [0.5, 0.25], "score": [1.0, 2.0]})
+    with pytest.raises(TypeError, match="'score' must hold numbers, got not a number"):
+        study.add_data(frame.assign(score=cells), target="score")
+    with pytest.raises(ValueError, match="`x` must be between"):
+        study.add_data(frame.assign(x=cells), target="score")
+
+
 def test_other_data_under_the_same_name_are_refused_with_the_difference(tmp_path: Path) -> None:
     path = write(FRAME, tmp_path / "past.csv")
     with make(tmp_path / "study") as study:
