@@ -489,7 +489,7 @@ def _check_step(step: float, low: float, high: float, log: bool) -> None:
     if abs(low + num_steps * step - high) > GRID_TOLERANCE * step * max(1, num_steps):
         raise ValueError(
             f"`high` must be a whole number of steps above `low`, got {high}, {step} and {low}."
-            f" Try `high={low + max(1, num_steps) * step:g}`."
+            f" Try `high={low + max(1, num_steps) * step:.15g}`."
         )
     if num_steps > LARGEST_INT:
         raise ValueError(f"`step` must be no less than 2**-40 of the interval, got {step}.")

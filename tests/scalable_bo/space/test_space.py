@@ -299,6 +299,7 @@ def test_impossible_spaces_are_refused() -> None:
             "`high` must be a whole number of steps above `low`, got 1.0, 0.3 and 0.0. Try"
             " `high=0.9`",
         ),
+        (lambda: Float(5e5, 500001.0, step=0.3), ValueError, "Try `high=500000.9`"),
         (lambda: Int(0, 9, step=2), ValueError, "`high` must be a whole number of steps above"),
         (lambda: Int(0, 9, step=-3), ValueError, "`step` must be positive, got -3"),
         (lambda: Int(0, 8, step=2.0), TypeError, "`step` must be an int, got 2.0"),
