@@ -118,9 +118,7 @@ def drawn_from_rbf(cell: RecoveryCell, seed: int, lengthscale: float = 0.5) -> P
 def drawn_from_features(
     cell: RecoveryCell, seed: int, lengthscale: float = 0.5, num_features: int = 128
 ) -> FiniteFeatureGP:
-    """Return a model, at the cell's start, of a draw from the kernel of orthogonal random features,
-    which are known.
-    """
+    """Return a model, at the cell's start, of a draw of known orthogonal random features."""
     generator, X = _points(cell, seed)
     base = RBFKernel()
     base.lengthscale = lengthscale

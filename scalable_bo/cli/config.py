@@ -110,9 +110,7 @@ class Config(_Table):
         return Place(self.folder / self.study.path)
 
     def build_space(self, *, imports: bool = True) -> Space:
-        """Return the search space; without ``imports``, something callable stands for functions
-        among the constraints.
-        """
+        """Return the search space; without ``imports``, its functions are callable stand-ins."""
         tables = {"version": VERSION, "parameters": self.space, "constraints": self.constraints}
         load = self._load_function if imports else _stand_in
         return Space.from_dict(tables, load, "space")

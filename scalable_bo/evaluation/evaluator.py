@@ -458,9 +458,7 @@ class _TooLateError(Exception):
 
 
 def _read_number(value: Any, what: str) -> tuple[float, str | None]:
-    """Return the finite number that a value holds, or NaN and why there is none; ``what`` is what
-    errors call it.
-    """
+    """Return the finite number of a value, or NaN and why there is none; errors name ``what``."""
     outer: set[int] = set()  # the lists around it, one of which may be in it
     try:
         while isinstance(value, list | tuple) and len(value) == 1 and id(value) not in outer:
@@ -571,9 +569,7 @@ def _evaluation_of(future: Future[Evaluation], id: int, error: BaseException | N
 def _late(
     futures: dict[Future[Evaluation], int], begun: dict[Future[Evaluation], float], patience: float
 ) -> list[int]:
-    """Return the points that have run longer than ``patience``;
-    ``begun`` keeps when each was first seen running.
-    """
+    """Return the points that run longer than ``patience``; ``begun`` notes since when."""
     if math.isinf(patience):
         return []
     now = time.monotonic()

@@ -260,9 +260,7 @@ class ThompsonAcquisition(Acquisition):
         self.acq_function_sequence = None
 
     def _goal(self) -> dict[str, Any]:
-        """Return what the paths are to be maximised for; Ax's weights are negative where smaller is
-        better.
-        """
+        """Return what the paths are maximised for; Ax's weights are negative to minimise."""
         (weights,) = self._objective_weights
         if isinstance(self._model, PathwiseGP) and self._outcome_constraints is None:
             return {"maximize": bool(weights > 0)}

@@ -103,9 +103,7 @@ def node_to_dict(node: ThompsonNode) -> dict[str, Any]:
 
 
 def _one_arm_each(run: GeneratorRun) -> list[GeneratorRun]:
-    """Return a run for each arm of ``run``, with what ``run`` says of that arm;
-    search space and settings are shared.
-    """
+    """Return a run for each arm of ``run``, with its part; settings and space are shared."""
     parts = []
     for i, arm in enumerate(run.arms):
         part = copy(run)

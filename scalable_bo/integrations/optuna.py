@@ -364,9 +364,7 @@ def _left(trials: TrialSpace, known: Sequence[FrozenTrial]) -> Tensor | None:
 def _trials(
     study: Study, space: dict[str, BaseDistribution]
 ) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
-    """Return the complete trials with a finite value and the running ones,
-    both with parameters in all of ``space``.
-    """
+    """Return complete trials with finite values, and running ones, both with all of ``space``."""
     states = (TrialState.COMPLETE, TrialState.RUNNING)
     trials = [
         trial

@@ -209,9 +209,7 @@ def _kernel_apart(usual: ScaleKernel) -> Kernel:
 
 
 def model_of_rows(data: TrainingData, rows: Tensor, modules: Mapping[str, Any]) -> PathwiseGP:
-    """Return a model of some rows (m,), with the likelihood of ``modules`` but where variances are
-    known.
-    """
+    """Return a model of rows (m,), with the likelihood of ``modules`` unless noise is known."""
     return PathwiseGP(
         data.U[rows],
         data.y[rows],

@@ -205,9 +205,7 @@ class TrainingData:
         return cls.of(U, (numbers < len(told)).double(), None, True)
 
     def on(self, scale_name: str) -> TrainingData:
-        """Return plain data on one of ``SCALES``; as they are where that changes nothing, or
-        variances are known.
-        """
+        """Return data on one of ``SCALES``; as they are if it changes nothing or noise is known."""
         if scale_name == "plain" or self.noise is not None:
             return self
         warp = LogGap.of(self.signed) if scale_name == "gaps" else Fences.of(self.signed)

@@ -88,9 +88,7 @@ class Known:
             return self._space.normalize(rows.X[ids]), values
 
     def outcome_data(self, num_observed: int) -> list[TrainingData]:
-        """Return the values of each outcome, of the first n points that have all and of those that
-        wait for some.
-        """
+        """Return each outcome's values, at the first n whole points and those that lack some."""
         return TrainingData.of_each(*self.outcome_table(num_observed), self._record.wanted.signs)
 
     def has_grown(self, few: bool) -> bool:

@@ -168,9 +168,7 @@ def constant(module: Module | None) -> Iterator[None]:
 def affine(
     distribution: MultivariateNormal, offset: Tensor | float, scale: Tensor | float
 ) -> MultivariateNormal:
-    """Return the law of ``offset + scale · f``, of a scalar or the batch shape;
-    a root covariance keeps its form.
-    """
+    """Return the law of ``offset + scale · f``, scalars or batches; a root keeps its form."""
     mean = distribution.mean
     offset, scale = (
         torch.as_tensor(value, device=mean.device).to(mean).unsqueeze(-1)

@@ -182,9 +182,7 @@ class StationaryKernel:
 
     @classmethod
     def of(cls, kernel: Kernel) -> "StationaryKernel | None":
-        """Return the closed form of ``kernel``, or ``None`` where it has none (the kernel's own
-        evaluation is used then).
-        """
+        """Return the closed form of ``kernel``; ``None`` where its own evaluation is used."""
         active_dims = kernel.active_dims
         outputscale, kernel = unscaled(kernel)
         if kernel.batch_shape:

@@ -131,9 +131,7 @@ class Dense(KernelOperator):
 
 
 class Tiled(KernelOperator):
-    """K = k(X1, X2), never stored: a product evaluates cache-sized tiles and needs O(tile) memory
-    beside its result.
-    """
+    """K = k(X1, X2), never stored: products evaluate cache-sized tiles, in O(tile) memory."""
 
     def __matmul__(self, W: Tensor) -> Tensor:
         return tiled_matmul(self.tiles, W)
@@ -175,9 +173,7 @@ def kernel_operator(
 def operator_of(
     tiles: KernelTiles, symmetric: bool, memory_budget: int | None = None
 ) -> KernelOperator:
-    """Return the operator that ``tiles`` evaluate: :class:`Dense` if it fits ``memory_budget``,
-    :class:`Tiled` otherwise.
-    """
+    """Return the operator that ``tiles`` evaluate: :class:`Dense` if it fits, or :class:`Tiled`."""
     budget = memory.default_budget(tiles.X1.device) if memory_budget is None else memory_budget
     num_bytes = len(tiles.X1) * len(tiles.X2) * tiles.X1.element_size()
     kind = Dense if num_bytes <= budget else Tiled

@@ -428,9 +428,7 @@ def _last_improvement(errors: list[Tensor], share: float = 1e-2) -> int:
 
 
 def _has_ended(errors: list[Tensor], beyond: int = 20) -> bool:
-    """Return whether a search went on for as many passes again, and a few ``beyond``, without a
-    smaller error.
-    """
+    """Return whether as many passes again, and ``beyond``, have brought no smaller error."""
     return len(errors) >= 2 * _last_improvement(errors) + beyond
 
 

@@ -108,9 +108,7 @@ def descend(
 
 
 def inverse_root(matrix: Tensor) -> Tensor:
-    """Return R (m, r) with R Rᵀ the pseudo-inverse of a positive semi-definite matrix (m, m) of
-    numerical rank r.
-    """
+    """Return R (m, r), R Rᵀ the pseudo-inverse of a positive semi-definite matrix of rank r."""
     values, vectors = torch.linalg.eigh(matrix)
     kept = values > len(matrix) * torch.finfo(matrix.dtype).eps * values[-1]
     return vectors[:, kept] * values[kept].rsqrt()

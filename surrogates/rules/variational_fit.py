@@ -152,9 +152,7 @@ class _SVGP(ApproximateGP):
 
 
 def _bound(objective: VariationalELBO, X: Tensor, y: Tensor, batch: Tensor) -> Tensor:
-    """Return the evidence lower bound a datum, as the data ``batch`` estimate it; NaN where a
-    factorisation fails.
-    """
+    """Return the evidence lower bound a datum, by ``batch``; NaN if a factorisation fails."""
     known = {}
     if isinstance(objective.likelihood, FixedNoiseGaussianLikelihood):
         known = {"noise": objective.likelihood.noise_covar.noise[batch]}

@@ -198,9 +198,7 @@ class DistributedKernelSystem(KernelSystem):
         return kernel_operator(self.gpytorch_kernel, X, Z, memory_budget=0)
 
     def _gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the points ``index`` and their noise; those asked for last are kept,
-        as steps need them twice.
-        """
+        """Return the points ``index`` and their noise; the last are kept for a second use."""
         if self._gathered is not None and self._gathered[0] is index:
             return self._gathered[1:]
         found = self.rows.take(self._held, index)

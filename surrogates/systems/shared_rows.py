@@ -159,9 +159,7 @@ class SharedRows(Rows):
         return generator
 
     def chunks(self, *matrices: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Yield all n rows of the matrices to all processes, chunk by chunk;
-        the next is on its way while one is used.
-        """
+        """Yield all n rows of the matrices to all processes in chunks, each sent before its use."""
         widths = [matrix.shape[1] for matrix in matrices]
         size = memory.part_size(sum(widths), matrices[0].dtype)
         parts = [

@@ -89,9 +89,7 @@ class Rows:
         return values.topk(count, dim=1).indices
 
     def add(self, W: Tensor, index: Tensor, D: Tensor, alpha: float = 1.0) -> Tensor:
-        """Add ``alpha`` times D (b, s) to the distinct rows ``index`` of W (n, s), in place,
-        and return it.
-        """
+        """Add ``alpha`` D (b, s) to the distinct rows ``index`` of W (n, s), in place; return W."""
         positions, held = self.owned(index)
         return W.index_add_(0, held, D[positions], alpha=alpha)
 

@@ -351,9 +351,7 @@ class ThompsonRounds:
         )
 
     def carried(self) -> dict[str, Tensor]:
-        """Return what a round takes over from the one before, but for what the seed decides:
-        target and initial data.
-        """
+        """Return what a round takes over, but for what the seed decides: target and first data."""
         tensors = {f"generator {name}": one.get_state() for name, one in self.generators.items()}
         for owner, data in self._data():
             new = {name: rows[self.preset.num_initial :] for name, rows in vars(data).items()}
