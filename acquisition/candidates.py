@@ -114,8 +114,7 @@ class Search:
         )
 
     def rounds(self, generator: torch.Generator) -> Iterator[Tensor]:
-        """Return feasible candidates (num_candidates, d), without end; fewer in a round where few
-        are found.
+        """Return feasible candidates (num_candidates, d), without end; fewer where few are found.
 
         Raises:
             ValueError: if none is found.

@@ -188,8 +188,7 @@ def ascend(
         sign: 1 to maximise, −1 to minimise; the values returned are those of the paths.
         feasible_set: constraints beyond the bounds, within which every point returned lies, and how
             points are rounded; ``None`` for none of either.
-        unit_gradients: scale each gradient to norm 1, for functions whose pieces have different
-            units.
+        unit_gradients: scale each gradient to norm 1, for functions of pieces in different units.
 
     References:
         Kingma, Ba (2015), "Adam: A Method for Stochastic Optimization".

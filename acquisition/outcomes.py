@@ -170,8 +170,7 @@ class OutcomePaths:
 
     @torch.no_grad()
     def standing(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the points among X (n, d) that are best in the models' means, with values that
-        rank them.
+        """Return the points among X (n, d) best in the models' means, with values that rank them.
 
         These are the feasible ones with their objective or, if there are none, all with the
         negative violation.

@@ -93,16 +93,13 @@ class ParallelThompsonSampling:
         inequality_constraints: BoTorch's triples (indices, coefficients, rhs): Σ X[indices] ·
             coefficients ≥ rhs.
         equality_constraints: the same, with =.
-        nonlinear_inequality_constraints: callables (d,) -> scalar of torch operations, ≥ 0 where
-            feasible.
+        nonlinear_inequality_constraints: torch functions (d,) -> scalar, ≥ 0 where feasible.
         fixed_features: values by index of the inputs that are not chosen.
         rounding: moves points (..., d) to where they would be evaluated, such as integers; paths
-            are evaluated, and points compared and returned, after it. ``choices`` are taken as they
-            are.
+            are evaluated, and points compared and returned, after it. ``choices`` stay as they are.
         accepts: tells which of the points (n, d) may be evaluated, (n,): a constraint without a
             formula, met by rejection.
-        trust_region: the part of the box that is searched, around the best data point; all of it if
-            ``None``.
+        trust_region: the part of the box to search, around the best data point; all if ``None``.
         num_candidates: a round.
         num_rounds: at least ``num_starts``.
         num_starts: ascents a path.

@@ -42,8 +42,7 @@ def check_sibling_packages(*names: str) -> None:
     folder. Nothing is imported.
 
     Raises:
-        ImportError: naming the file that was found in place of ours, or the package that is
-            missing.
+        ImportError: naming the file that was found in place of ours, or the missing package.
     """
     root = Path(__file__).resolve().parent.parent
     for name in names:

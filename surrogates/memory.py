@@ -152,8 +152,7 @@ def may_change() -> bool:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Multiply float32 matrices on CUDA in full precision inside the context, and as before after
-    it.
+    """Multiply float32 matrices on CUDA in full precision inside the context, then as before.
 
     TF32 keeps 11 of float32's 24 bits, and PyTorch has one setting for the whole process. Kernel
     products and distances do not follow what the user chose for other work: ‖x‖² − 2xᵀz + ‖z‖²

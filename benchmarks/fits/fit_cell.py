@@ -1,6 +1,4 @@
-"""What the cells of the benchmarks of fits share: a run in one step, and a name from what was
-chosen.
-"""
+"""What the cells of fits share: a run in one step, and a name from what was chosen."""
 
 from __future__ import annotations
 

@@ -56,10 +56,8 @@ class ScoreCell(FitCell):
         data: a simulator's name, or a data set's.
         method: one of ``SCORE_METHODS``.
         seed: of the simulated data, of the 60 : 40 split, and of the method.
-        n: points, training and test together; ``None`` for 10 000 simulated ones, and all of a data
-            set.
-        max_epochs: of sgGP, with minibatches of 16, and of SCGD, with 256, which ends after 1000
-            steps.
+        n: points, training and test together; ``None`` for 10 000 simulated or all of a data set.
+        max_epochs: of sgGP, with minibatches of 16, and of SCGD, with 256, up to 1000 steps.
         tolerance: at which sgGP stops; 0 for all epochs.
         num_inducing: points of SGPR, and random features of SCGD.
         num_neighbours: data that a prediction is made from.

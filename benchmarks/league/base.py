@@ -26,8 +26,7 @@ class Optimiser(ABC):
         num_objectives: k, all to be minimised.
     Attributes:
         X: (n, d) the points so far.
-        values: (n,) theirs, as observed, or (n, k) of several objectives; NaN where an evaluation
-            failed.
+        values: (n,) theirs, as observed, or (n, k) of several objectives; NaN for failures.
     """
 
     def __init__(self, space: Space, seed: int, q: int, num_objectives: int = 1) -> None:

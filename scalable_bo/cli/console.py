@@ -32,8 +32,7 @@ class _FlagsWithoutType:
 
 class _Command(_FlagsWithoutType, TyperCommand):
     """A command made of a function or, where the options are too many for one, of a dataclass: its
-    fields are the options, which ``Args`` in its docstring tell, and its method ``run`` does the
-    work.
+    fields are the options, told by ``Args`` in its docstring, and its method ``run`` does the work.
     """
 
     def invoke(self, context: Any) -> Any:

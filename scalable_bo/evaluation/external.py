@@ -41,8 +41,7 @@ class Command:
     next point gets a new one.
 
     Args:
-        command: the program and its arguments; a string is split like a shell's line, and no shell
-            is run.
+        command: the program and its arguments; a string is split as by a shell, which is not run.
         folder: where it runs; ``None`` for the current one.
     Raises:
         TypeError, ValueError: if ``command`` is no list of strings, or empty.

@@ -107,8 +107,7 @@ def fit(
     progress: bool | None = None,
     **settings: Any,
 ) -> ModelT:
-    """Learn the hyperparameters of ``model`` from its data by the method that suits it; return
-    ``model``.
+    """Learn the hyperparameters of ``model`` from its data by a method that suits it; return it.
 
     Args:
         method: ``"exact"``, ``"subsets"``, ``"minibatch"``, ``"iterative"``, ``"finite_features"``

@@ -59,8 +59,7 @@ class Cell(ABC, Generic[Data]):
 
     @abstractmethod
     def run(self, data: Data, on_status: Status, state: Path) -> Iterator[Record]:
-        """Yield, after each step, what the record holds beside experiment, settings and
-        environment.
+        """Yield, after each step, what the record has beside experiment, settings, environment.
 
         Args:
             data: what ``load`` returned.

@@ -27,8 +27,7 @@ class ThompsonPreset:
         noise: variance of the observation noise.
         target_features: random features of the target.
         path_features: random features of the surrogate's prior paths.
-        share_features: let the prior paths use the target's own features, as the published code
-            does.
+        share_features: let the prior paths use the target's own features, as in the published code.
         coordinate_features: draw the features of target and paths as the published codes do, each
             coordinate's frequency with a scale of its own: those of a product of Matérn kernels of
             one input each, not of the Matérn kernel of all inputs.
@@ -40,8 +39,7 @@ class ThompsonPreset:
         candidate_weights: of the data that candidates lie around: ``corrected``, y − min y, or
             ``published``, y + min y, which prefers the worst data where the values have both signs.
         num_ascent_steps: Adam steps.
-        learning_rate: of Adam, in units of the cube's edge; ``None`` for what the lengthscale
-            suggests.
+        learning_rate: of Adam, in units of the cube's edge; ``None`` for one by the lengthscale.
         prune_starts: leave starts behind and let the learning rate fall; all steps from all starts
             at one rate, as published, if false.
         cg: budget of conjugate gradients.

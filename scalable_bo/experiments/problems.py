@@ -198,8 +198,7 @@ def test_function(name: str, dim: int | None = None, noise: float = 0.0) -> Test
 
     Args:
         name: one of ``TEST_FUNCTIONS``; case, underscores and hyphens do not matter.
-        dim: number of inputs; ``None`` takes BoTorch's default. Some functions have one dimension
-            only.
+        dim: number of inputs; ``None`` takes BoTorch's default. Some functions have but one.
         noise: variance of the observation noise.
     Raises:
         ValueError: if the name is unknown or the function does not exist in ``dim`` dimensions.

@@ -13,8 +13,7 @@ class Published(NamedTuple):
 
     Attributes:
         method: as the source calls it.
-        metric: ``rmse``, ``nll`` or ``minutes`` (of the posterior mean alone, on one core of a
-            TPUv2).
+        metric: ``rmse``, ``nll`` or ``minutes`` (of the mean alone, on one core of a TPUv2).
         values: mean ± standard error as printed, by data set.
         noise: the noise variance set; ``None`` for that of the largest marginal likelihood.
         source: where it is printed.

@@ -66,8 +66,7 @@ class SDDBudget:
     Args:
         tolerance: relative residual at which a column stops; likewise.
         num_steps: at most so many steps; ``None`` for ``num_epochs``.
-        num_epochs: at most so many passes over the kernel matrix; ``None`` for the solver's own
-            budget.
+        num_epochs: at most so many passes over the kernel matrix; ``None`` for the solver's own.
         batch_size: rows a step; ``None`` for n / ``num_blocks``.
         num_blocks: batches in a pass; ``None`` for the solver's own batch size.
         step_size: βn; ``None`` for an estimate.

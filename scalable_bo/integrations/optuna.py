@@ -80,8 +80,7 @@ class ThompsonSampler(BaseSampler):
         strategy: how a batch is chosen, as in ``Study``: ``"auto"``, ``"thompson"``, ``"turbo"``,
             ``"regions"``, ``"log-ei"`` or an ``acquisition.Strategy`` of your own.
         sampler: of a strategy given by name: makes the acquisition of a model, bounds and ``seed``,
-            such as ``partial(ParallelThompsonSampling, num_starts=30)``; ``None`` for that of a
-            study.
+            such as ``partial(ParallelThompsonSampling, num_starts=30)``; ``None`` for a study's.
         constraints_func: maps a complete trial to numbers of which none is above 0 if it is
             feasible, as in Optuna's samplers.
         ask_seconds: that a draw is to take, without constraints, as in ``Study``: by models of the

@@ -76,8 +76,7 @@ class Fences:
     (y − upper) / unit), and likewise below; room = unit / 2.
 
     Args:
-        lower, upper: the smallest and the largest ordinary value; infinite on a side without wild
-            ones.
+        lower, upper: the smallest and largest ordinary value; infinite on a side without wild ones.
         unit: the interquartile range.
         reach: the farthest value beyond a fence, where nothing farther is believed.
     """

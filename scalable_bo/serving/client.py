@@ -173,8 +173,7 @@ class RemoteStudy:
         """Return what the study has found, in the words of ``Result``: ``params`` that are
         recommended and their ``value``, ``predicted_value`` and ``predicted_std``,
         ``observed_params`` and ``observed_value``; of several objectives the ``front``, its
-        ``hypervolume`` and ``reference_point``; and the ``least_violating`` point, if none is
-        feasible.
+        ``hypervolume`` and ``reference_point``; and the ``least_violating``, if none is feasible.
 
         Raises:
             ValueError: if no finite value has been told.

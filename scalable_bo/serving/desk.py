@@ -88,8 +88,7 @@ class Desk:
             earlier ones decay exponentially.
     Attributes:
         lease: seconds.
-        trouble: what the last ask of the study has raised, if it has not been repeated with
-            success.
+        trouble: what the last ask of the study has raised, if it has not succeeded since.
     Raises:
         TypeError, ValueError: if an argument is out of range.
     """

@@ -1,6 +1,4 @@
-"""What stands before a server's application: the token, the limits of requests, and the headers of
-answers.
-"""
+"""What stands before a server's application: the token, limits of requests, answers' headers."""
 
 from __future__ import annotations
 

@@ -144,8 +144,7 @@ class LinearConstraint:
         """Return the constraint in the acquisition's arguments, for points like ``like``: linear,
         or nonlinear if a parameter is ``log``.
 
-        Inequalities are wider by half the tolerance, so that rounding loses no integer that meets
-        them.
+        Inequalities are wider by half the tolerance, so that rounding loses no feasible integer.
         """
         signed = []  # Σ sign · coefficient · value ≥ sign · limit
         if self.is_equality:

@@ -49,15 +49,13 @@ class Space:
 
     Args:
         *constraints: a ``LinearConstraint``, or a function that maps a dict of parameters to
-            whether it may be evaluated: ``True`` or ``False``, or a number, at least 0 where it
-            may.
+            whether it may be evaluated: ``True`` or ``False``, or a number ≥ 0 where it may.
         **params: the parameters by name, in the order of the columns of ``X``; a string, number or
             boolean in place of a ``Float``, ``Int`` or ``Categorical`` is a fixed value, which
             every point gets.
     Raises:
         TypeError: if a parameter or a constraint is of another kind.
-        ValueError: if no parameter varies, or a constraint or an ``active_if`` does not fit the
-            parameters.
+        ValueError: if no parameter varies, or a constraint or ``active_if`` does not fit them.
 
     ```python
     space = Space(
@@ -355,8 +353,7 @@ class Space:
         """Map dicts of values to points of the unit cube, (n, e) float64.
 
         Raises:
-            ValueError: if a dict lacks a parameter, has another one, or a value is none of its
-                parameter's.
+            ValueError: if a dict lacks a parameter, has another, or a value is not its parameter's.
         """
         return self.normalize(self.from_dicts(params))
 
@@ -374,8 +371,7 @@ class Space:
             first_row: what the first dict is called in an error.
             observed: as in :meth:`check`.
         Raises:
-            ValueError: if a dict lacks a parameter, has another one, or a value is none of its
-                parameter's.
+            ValueError: if a dict lacks a parameter, has another, or a value is not its parameter's.
         """
         numbers = self._numbers_of(params, first_row)
         X = self.check(numbers, first_row, observed=observed)

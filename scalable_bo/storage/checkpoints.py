@@ -59,8 +59,7 @@ def save_checkpoint(kept: Checkpoints, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(kept: Checkpoints, up_to: int) -> Checkpoint | None:
-    """Return the newest whole checkpoint of an ask no later than ``up_to``; ``None`` if there is
-    none.
+    """Return the newest whole checkpoint of an ask no later than ``up_to``; else ``None``.
 
     A broken one is passed over with a warning.
     """

@@ -20,8 +20,7 @@ _held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
 class WriterLock:
     """Hold ``path`` for this process until ``release``; the file says by whom.
 
-    A process that died, even by SIGKILL, holds nothing. Children made by ``fork`` do not inherit
-    the lock.
+    A process that died, even by SIGKILL, holds nothing. Children by ``fork`` do not inherit it.
 
     Raises:
         RuntimeError: if another writer holds it, naming its process and host where they are known;

@@ -1,6 +1,4 @@
-"""Past evaluations: arrays, dicts, DataFrames, CSV and Parquet files, all read to points and
-outcomes.
-"""
+"""Past evaluations: arrays, dicts, DataFrames, CSV and Parquet files, as points and outcomes."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ class Pool:
     """The candidates of an ask, read once; those in memory whole at once, of others the first part.
 
     Iterating gives pairs: points (c, e) on the unit cube, and (c, d + 1) the same points in the
-    user's units with their rows in the last column. What breaks a constraint of the space is left
-    out.
+    user's units with their rows in the last column. What breaks a constraint is left out.
 
     Args:
         space: of the points.
@@ -44,8 +43,7 @@ class Pool:
 
     Raises:
         FileNotFoundError: if there is no such file; of a later part of an iterator when it comes.
-        TypeError, ValueError: if the source or its first part is none; of a later part when it
-            comes.
+        TypeError, ValueError: if the source or its first part is none; a later part when it comes.
     """
 
     def __init__(

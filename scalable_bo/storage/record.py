@@ -214,8 +214,7 @@ class StudyRecord:
         in the order told.
 
         Raises:
-            ValueError: if a row is repeated or was not told, or some variances are known and others
-                are not.
+            ValueError: if a row is repeated or was not told, or only some variances are known.
         """
         with self._changing():
             rows = self.rows

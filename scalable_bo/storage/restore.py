@@ -43,8 +43,7 @@ def restore(folder: Path) -> list[str] | None:
 
     Raises:
         ValueError: if the folder holds no study.
-        RuntimeError: if another process uses it, it is of a newer version, or its settings are
-            lost.
+        RuntimeError: if another process uses it, its version is newer, or its settings are lost.
         OSError: if the disk is full, read-only or cannot be read.
     """
     if not any((folder / name).is_file() for name in (DATABASE, BACKUP)):

@@ -187,8 +187,7 @@ class Rows:
             first is told.
         times: (N, 3) when a row was asked for and when it was told, in seconds since 1970, and the
             seconds that its evaluation took; NaN where unknown.
-        told: (N,) whether the row has failed or has a value of every outcome; it is pending
-            otherwise.
+        told: (N,) whether the row has failed or has a value of every outcome; else it is pending.
         reasons: why an evaluation failed, by row.
         notes: of the user, by row.
         observed: the rows with a value of every outcome, in the order told.
@@ -367,8 +366,7 @@ class Rows:
         )
 
     def require_same_noise(self, outcomes: Outcomes, besides: Collection[int] = ()) -> None:
-        """Require variances if those before, but for some rows, are known, and none if they are
-        not.
+        """Require variances if those before, but for some rows, are known, else none.
 
         Raises:
             ValueError: saying which.

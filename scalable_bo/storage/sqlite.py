@@ -86,8 +86,7 @@ class SQLiteStorage(LoggedStorage):
         folder: made at need.
         must_exist: refuse a folder that holds no study.
     Raises:
-        RuntimeError: if another process holds the folder, or the database is damaged or of a newer
-            version.
+        RuntimeError: if another process holds the folder, or the database is damaged or too new.
         ValueError: if ``folder`` is a file, or holds no study that must be there.
         OSError: if the disk is full, read-only or cannot be read.
     """
@@ -122,8 +121,7 @@ class SQLiteStorage(LoggedStorage):
 
     @classmethod
     def copy_of(cls, folder: Path) -> Self:
-        """Return a copy in memory of what is stored at this moment; another process may go on
-        writing.
+        """Return a copy in memory of what is stored at this moment; others may go on writing.
 
         Raises:
             ValueError: if the folder holds no study.
@@ -493,8 +491,7 @@ def require_database(folder: Path) -> None:
 
 
 def connect(database: Path | str) -> sqlite3.Connection:
-    """Open a database whose transactions are written out, for any thread; one that is not there is
-    made.
+    """Open a database whose transactions are written out, for any thread; a missing one is made.
 
     Raises:
         RuntimeError: if one of its files is a link.

@@ -202,8 +202,7 @@ class _TableFile(NamedTuple):
 def write_table(
     frame: pd.DataFrame, path: Path, suffix: str, space: Space, names: Sequence[str] = ()
 ) -> None:
-    """Write the rows of a study, several outcomes of which have ``names``, as ``add_data`` reads
-    them.
+    """Write the rows of a study, with ``names`` for several outcomes, as ``add_data`` reads them.
 
     Args:
         suffix: one of ``SUFFIXES``, whatever the path ends in.

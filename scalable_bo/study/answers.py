@@ -204,8 +204,7 @@ class Answers:
 
 
 def read_snapshot(path: str | os.PathLike[str], name: str | None = None) -> Snapshot:
-    """Return what is stored of a study, which other processes may use; nothing there is run or
-    imported.
+    """Return what is stored of a study, which other processes may use; nothing is run or imported.
 
     Args:
         path: the folder that it is kept in, or the URL of a database.

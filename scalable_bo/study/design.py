@@ -38,8 +38,7 @@ class NotEnoughLeftError(ValueError):
 
 
 class Design:
-    """A sequence of points that depends on the seed, on how many were drawn, and on which ones are
-    taken.
+    """Points that depend on the seed, on how many were drawn, and on which ones are taken.
 
     Args:
         space: where.

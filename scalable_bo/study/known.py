@@ -38,8 +38,7 @@ class Known:
         taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space
             all.
         batches: values of the batches so far, of which the largest is best, NaN where failed: first
-            all from before the first model, then those of an ask each, with what was added after
-            it.
+            all from before the first model, then those of an ask each, with what was added later.
         goal: what is wanted of several outcomes; ``None`` for one objective alone.
     """
 

@@ -78,11 +78,9 @@ class Study:
             in the order of ``outcomes``; ``result`` has their Pareto front.
         outcome_constraints: the lowest and the highest value of outcomes, objectives or others, by
             name, such as ``{"weight": (None, 10.0)}``. Each has a surrogate of its own; a point
-            that breaks one is never the best. Beside ``maximize``, the objective is called
-            ``value``.
+            that breaks one is never best. Beside ``maximize``, the objective is called ``value``.
         seed: of everything random here; the same seed, data and calls give the same points.
-        path: the folder to keep the study in, created if it is not there; ``None`` for a study in
-            memory.
+        path: the folder to keep the study in, created if missing; ``None`` for a study in memory.
         storage: what keeps the study, in place of a folder: the URL of a database, such as
             ``postgresql+psycopg://user@host/database`` or ``sqlite:///file.db``, for any number of
             processes that ask, tell and optimise at once; or a ``Storage`` of your own.
@@ -578,8 +576,7 @@ class Study:
         self._change(ids, withdrawn, "withdrawn", why)
 
     def correct(self, id: int, value: Any, noise: float | None = None, why: str = "") -> None:
-        """Give a point that was told another value, as if it were told now; ``changes`` keeps what
-        it was.
+        """Give a point that was told another value, as if told now; ``changes`` keeps what it was.
 
         Args:
             id: of the point.
@@ -808,8 +805,7 @@ class Study:
             )
 
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Write one HTML page that shows the study as it stands; it needs no network and runs no
-        script.
+        """Write one HTML page that shows the study as it stands, without network or scripts.
 
         Args:
             path: of the page, whose folder is there; a page that is there is replaced.

@@ -180,8 +180,7 @@ class AttentionFeatures(nn.Module):
     width), without dropout, positions or masks.
 
     Args:
-        dim: d, at least 2: what all coordinates of a point have in common is lost in normalising
-            them.
+        dim: d, at least 2: what all coordinates of a point share is lost in normalising them.
         width: F, of the tokens; a multiple of ``num_heads``.
         num_layers: of the encoder.
         num_heads: of the attention.

@@ -58,8 +58,7 @@ class FiniteFeatureGP(PathwiseGP):
         return FiniteFeatures(self.num_features, self.seed)
 
     def weight_posterior(self) -> WeightPosterior:
-        """Return the law of the weights of a model of one output and one data set, in standardised
-        units.
+        """Return the law of the weights for one output and one data set, in standardised units.
 
         Raises:
             ValueError: if a feature is not finite, or the model has several outputs or data sets.

@@ -3,8 +3,7 @@
 With S paths f_s and the exact posterior mean m, the root A = [f_1 − m | … | f_S − m] / √S (q, S)
 gives the covariance A Aᵀ: samples are m + A z with z ~ N(0, I_S), and no q × q matrix is ever
 factorised. The deviations are taken about the mean's own solve, not about the paths' average, which
-would lose a factor (S − 1) / S and correlate the two. Several outputs are independent, each with
-its root.
+would lose a factor (S − 1) / S and correlate the two. Outputs are independent, each with its root.
 """
 
 import math

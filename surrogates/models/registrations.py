@@ -43,8 +43,7 @@ from surrogates.systems.system import KernelSystem
 
 
 class PathwiseSamplePath(SamplePath):
-    """A model's paths in the shapes of BoTorch, in the user's units and without transforms of its
-    own.
+    """A model's paths in the shapes of BoTorch, in the user's units, without transforms of its own.
 
     Args:
         paths: s functions, or s of every posterior of a batch.
@@ -140,8 +139,7 @@ def _draw_paths(
     """Draw paths with a seed from the global generator, like all of BoTorch; other samplers than
     BoTorch's defaults are obeyed.
 
-    Those of an exact model come as BoTorch's ``MatheronPath``, prior and update apart, each of them
-    ours.
+    Those of an exact model come as BoTorch's ``MatheronPath``, prior and update apart, both ours.
     """
     stock = prior_sampler is draw_kernel_feature_paths and update_strategy is gaussian_update
     if not stock or (model._is_exact and not _is_batch(model)):

@@ -463,12 +463,10 @@ def gaussian_nll(K: Tensor, r: Tensor) -> Tensor:
 
 
 def batched_cholesky(K: Tensor) -> Tensor:
-    """Return the Cholesky factors of K (b, m, m), each shifted by as little as rounding makes
-    necessary.
+    """Return the Cholesky factors of K (b, m, m), each shifted as little as rounding demands.
 
     Raises:
-        FloatingPointError: if a matrix is not finite or not positive definite to within its own
-            trace.
+        FloatingPointError: if a matrix is not finite or not positive definite within its trace.
     """
     factor, failed = _shifted_cholesky(K)
     if bool(failed.any()):

@@ -33,8 +33,7 @@ def stable_cholesky(
         overwrite: shift ``matrix`` itself, not a copy.
 
     Raises:
-        ValueError: if the matrix is not finite, or not positive semi-definite to within its own
-            trace.
+        ValueError: if the matrix is not finite, or not positive semi-definite within its trace.
     """
     share = 5.0 * torch.finfo(precision or matrix.dtype).eps
     return shifted_cholesky(matrix, share, overwrite=overwrite)[0]

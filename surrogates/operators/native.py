@@ -5,8 +5,7 @@ It is compiled for the processor it runs on when it is first needed, in about a 
 the first of ``cc``, ``gcc`` and ``clang`` that is found. The library is kept in the user's cache
 folder (``XDG_CACHE_HOME``, or ``~/.cache``), under a name that tells the source, the compiler and
 the processor it belongs to, and what is in it. Without a compiler, or with
-``SCALABLE_BO_COMPILE=never`` in the environment, PyTorch does the same in three to five times the
-time.
+``SCALABLE_BO_COMPILE=never`` in the environment, PyTorch does it in three to five times the time.
 
 What is found of a point does not depend on the points beside it, nor on the number of threads.
 

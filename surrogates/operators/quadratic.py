@@ -1,5 +1,4 @@
-"""Quadratic forms of a kernel matrix and their gradients in the kernel's hyperparameters, in O(n)
-memory.
+"""Quadratic forms of a kernel matrix and their gradients in its hyperparameters, in O(n) memory.
 
 Notation: X (n, d), U (n, s), weights ω (s,), and the form q = Σ_c ω_c u_cᵀ k(X, X) u_c = Σ_ij A_ij
 k(x_i, x_j) with A = U diag(ω) Uᵀ.

@@ -64,8 +64,7 @@ class KernelTiles(ABC):
         """Return ``v = Σ_j k(x_i, z_j) w_ij`` (r,) and its gradient ``∂v_i/∂x_i`` (r, d).
 
         Args:
-            weights: (g, 1, c) or (g, r/g, c) for the r rows i, in g equal groups, and the c columns
-                j.
+            weights: (g, 1, c) or (g, r/g, c) for r rows i, in g equal groups, and c columns j.
         """
 
     @abstractmethod

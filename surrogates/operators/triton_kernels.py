@@ -59,8 +59,7 @@ def rowwise(profile: str, X: Tensor, Z: Tensor, W: Tensor) -> tuple[Tensor, Tens
 
     Args:
         profile: key of ``PROFILES``.
-        X: (s · q, d), the points of function 0 first; d at most ``LARGEST_WIDTH``, float32 or
-            float64.
+        X: (s · q, d), points of function 0 first; d at most ``LARGEST_WIDTH``, float32 or float64.
         Z: (n, d).
         W: (n, s).
     """

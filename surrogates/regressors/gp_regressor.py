@@ -36,8 +36,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     A :class:`PathwiseGP` on inputs scaled to the unit cube and standardised targets, with
     hyperparameters learnt by :func:`fit`: exact up to 2000 data, paths by iterative solvers beyond.
     Several columns of y are independent Gaussian processes. Predictions have the dtype of the
-    training inputs: float32, if they are, else float64. Up to 2000 data all arithmetic is that of
-    float64.
+    training inputs: float32, if they are, else float64. Up to 2000 data all arithmetic is float64.
 
     Args:
         kernel: a GPyTorch kernel of the scaled inputs; ``None`` for Matérn-5/2 with a lengthscale

@@ -80,8 +80,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         num_passes: passes over the data.
         max_passes: passes that are tried where ``num_passes`` is chosen.
         validation_fraction: of the data, held out where something is chosen.
-        refit: fit all data with what was chosen; otherwise the fit without the held-out data is
-            kept.
+        refit: fit all data with what was chosen; else the fit without the held-out data is kept.
         preconditioned: run in coordinates in which the largest eigenvalues of ΦᵀΦ/n are the same,
             see :func:`flattening`: many times fewer passes, and much closer to kernel ridge
             regression, for smooth kernels. A ``regime``, and a given step size, are those of the

@@ -41,8 +41,7 @@ def fit_finite_features(
     generator: torch.Generator | None = None,
     callback: StepCallback | None = None,
 ) -> ModelT:
-    """Maximise the log marginal likelihood of ``model`` (with its priors) on minibatches; return
-    it.
+    """Maximise the log marginal likelihood of ``model`` with its priors on minibatches; return it.
 
     A step costs O(b F² + F³), beside the feature map on b points, forwards and backwards; its
     memory does not depend on n. A check, in O(n F² + F³), evaluates the exact log marginal

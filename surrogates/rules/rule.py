@@ -105,8 +105,7 @@ class Draw:
 
 
 class Rule(ABC):
-    """What carries the weights of a posterior; made of a model's present settings, and used at
-    once.
+    """What carries the weights of a posterior; made of a model's present settings, for use at once.
 
     Attributes:
         is_exact: whether there is no approximation but the paths, so that a direct solve gives what

@@ -41,8 +41,7 @@ class WhitenedPosterior(NamedTuple):
 
     Attributes:
         factor: L (m, m), lower triangular. Jitter in K_ZZ = L Lᵀ: what rounding makes necessary, or
-            for a fitted q GPyTorch's, which by the data's dtype is 1e-6 in float64 and 1e-4 in
-            float32.
+            for a fitted q GPyTorch's, by the data's dtype 1e-6 in float64 and 1e-4 in float32.
         mean: c (m,).
         root: R (m, m), triangular.
     """

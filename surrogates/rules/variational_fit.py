@@ -69,8 +69,7 @@ def fit_variational(
 
     Raises:
         TypeError, ValueError: if an argument is not as above.
-        FloatingPointError: if the bound or a parameter stops being finite; the model is then as it
-            was.
+        FloatingPointError: if the bound or a parameter is not finite; the model is then as it was.
         KeyboardInterrupt: passed on; the model has the q(v) and the hyperparameters reached.
 
     References:

@@ -40,8 +40,7 @@ def processes(
             ``"gloo"`` where there are none.
 
     Raises:
-        ValueError: if PyTorch has no such backend, or this machine fewer CUDA devices than
-            processes.
+        ValueError: if PyTorch has no such backend, or there are fewer CUDA devices than processes.
     """
     checks.positive_float("timeout_seconds", timeout_seconds)
     if backend is None:

@@ -116,8 +116,7 @@ class SharedRows(Rows):
         return torch.cat([part for (part,) in self.chunks(flat)]).reshape(self.n, *W.shape[1:])
 
     def to_columns(self, W: Tensor) -> Tensor:
-        """Return the columns ``shares(name, s)`` of W (n, s), of which every process gives its
-        rows.
+        """Return the columns ``shares(name, s)`` of W (n, s), whose rows all processes give.
 
         All send each other their parts, chunk by chunk, n_r s (p − 1)/p numbers each.
         """

@@ -167,8 +167,7 @@ class LinearSystem(ABC):
         kernel: K between the points of the unknowns, a ``KernelOperator``.
         n: the number of unknowns.
         entries: kernel entries used so far in products and evaluations.
-        entries_per_epoch: those between all data and all unknowns: what one pass over the data
-            uses.
+        entries_per_epoch: those between all data and all unknowns, which a pass over the data uses.
         dtype, device: of the arithmetic.
         noise_column: σ², to be multiplied by (num_data, s) matrices.
 

@@ -80,8 +80,7 @@ def load_regression_data(name: str, split: int, data_dir: Path | None = None) ->
         split: the column of the test mask, from 0.
         data_dir: see ``find_data_dir``.
     Raises:
-        ValueError: if the folder, the data set or the split is not there, or the files do not fit
-            together.
+        ValueError: if the folder, the data set or the split is missing, or the files do not match.
     """
     table = load_table(name, data_dir)
     masks = _read(existing_data_set(name, data_dir, "test_mask"), int)
@@ -165,8 +164,7 @@ def read_numbers(path: Path, target: str) -> np.ndarray[Any, Any]:
     float64.
 
     Args:
-        path: a Parquet or CSV file with a row of column names; every column but the target is an
-            input.
+        path: a Parquet or CSV file with a row of names; every column but the target is an input.
         target: the target's column.
     Raises:
         ValueError: if the file or the column is not there, a column is not numeric, a value is
@@ -219,8 +217,7 @@ def split_table(table: np.ndarray[Any, Any], split: int, test_fraction: float) -
     Args:
         table: (rows, d + 1), the target last.
         split: seed of the choice of rows.
-        test_fraction: of the rows, in (0, 1); at least one row is held out, and at least two are
-            kept.
+        test_fraction: of the rows, in (0, 1); at least one row is held out, and two are kept.
     """
     num_test = min(max(1, round(test_fraction * len(table))), len(table) - 2)
     test = np.zeros(len(table), dtype=bool)

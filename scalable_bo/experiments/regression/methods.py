@@ -69,8 +69,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class RegressionProblem:
-    """What a method is given: data and hyperparameters, and whether only the posterior mean is
-    wanted.
+    """What a method is given: data and hyperparameters, and whether the mean alone is wanted.
 
     ``X (n, d)``, ``y (n,)``; ``noise`` is a variance.
     """

@@ -139,8 +139,7 @@ class ThompsonCell(Cell[None]):
             data: not used.
             on_status: called with a few words on what is happening now.
             state: file of the state after the last finished round, with a folder of the round's
-                solve beside it, both removed at the end; a damaged one is passed over with a
-                warning.
+                solve beside it, both removed at the end; a damaged one is ignored with a warning.
         Raises:
             ValueError: if ``state`` is of a run with other settings.
         """
@@ -192,8 +191,7 @@ class ThompsonCell(Cell[None]):
 
 
 def check_settings(cells: Sequence[ThompsonCell], folder: Path) -> None:
-    """Require that what the folder has of these runs, complete or not, was made with the same
-    settings.
+    """Require that what the folder has of these runs, complete or not, has the same settings.
 
     Raises:
         ValueError: naming the first that was not, and what differs.
@@ -211,8 +209,7 @@ class ThompsonRounds:
 
     The mean's weights are carried over, the paths are not. The method ``svgp`` places its inducing
     points anew each round and carries nothing over; it takes the variational posterior in closed
-    form, the optimum for the fixed hyperparameters that the published 20 000 steps of Adam
-    approach.
+    form, the optimum for the fixed hyperparameters that the published 20 000 Adam steps approach.
     """
 
     def __init__(self, cell: ThompsonCell, on_status: Status, checkpoint: Checkpoint) -> None:

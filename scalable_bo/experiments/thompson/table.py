@@ -98,8 +98,7 @@ def _summary(lengthscale: float, runs: list[Record]) -> Summary:
 
 
 def thompson_table(records: Sequence[Record]) -> str:
-    """Return Markdown: for each preset a table of solvers and lengthscales, beside what was
-    published.
+    """Return Markdown: for each preset a table of solvers and lengthscales, beside those published.
 
     A cell is mean ± standard error (number of seeds); the improvement is (best − random) /
     |random|, in per cent. Presets of one name that differ in their sizes are tables of their own.
