@@ -63,8 +63,7 @@ PRESET = find_preset("adasap2025")
 
 @dataclass(frozen=True)
 class System:
-    """What a trace solves, in float64 on the CPU, and the exact solution, if there is one to
-    compare with.
+    """What a trace solves, in float64 on the CPU, and the exact solution, if there is one.
 
     Attributes:
         data: points to learn from and to test on, and their targets.

@@ -198,8 +198,7 @@ class _Process:
     def start(cls, command: Sequence[str], folder: Path | None) -> _Process:
         pipe = subprocess.PIPE
         mark = f"{processes.own_mark()}{os.getpid()}-{next(_numbers)}."
-        # In a session of its own: Ctrl-C does not reach it, and all that it starts can be killed
-        # together.
+        # In a session of its own: Ctrl-C does not reach it, and all it starts can be killed at once
         popen = subprocess.Popen(
             command,
             stdin=pipe,

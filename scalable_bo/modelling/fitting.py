@@ -152,8 +152,7 @@ def _fit(
         }
         max_evaluations = MOST_EVALUATIONS
     watch.begin(least)
-    # In float64 whatever the surrogate's dtype: the optimiser's line search fails on float32
-    # gradients.
+    # In float64 whatever the surrogate's dtype: the line search fails on float32 gradients
     model = model_of_rows(data, rows, modules)
     with suppress(FitEndedError):  # the model has the best hyperparameters so far
         fit_exact(model, callback=watch, max_evaluations=max_evaluations)

@@ -56,8 +56,7 @@ class Known:
             self.num_pending = len(rows) - rows.num_told + len(queue)
             self.unusable = torch.cat([rows.X[~rows.told | rows.values.isnan()], queue])
             self.queued = queue[:q]
-            # A point of a finite space comes up by chance again; a Float makes that as good as
-            # impossible.
+            # A point of a finite space comes up by chance again; a Float all but rules that out.
             is_finite = math.isfinite(space.num_points)
             self.taken = set(keys(torch.cat([rows.X, queue]) if is_finite else self.unusable))
             self.batches = _batches(rows, record.asks, record.maximize, record.goal)

@@ -220,8 +220,7 @@ class FreshGP(SingleTaskGP):
         Paths start from zero all the same, as does the mean beyond 4096 new points.
 
         Args:
-            scale: one unit of its targets in the units of this model's, where the caller
-                standardises them.
+            scale: one unit of its targets in this model's units, if the caller standardises them.
         Raises:
             TypeError: if ``previous`` is another kind of model, or ``scale`` no number.
             ValueError: if the training inputs of ``previous`` are not the first of this model's, it

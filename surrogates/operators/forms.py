@@ -245,8 +245,7 @@ class Fused:
             return self._compiled(*arguments)  # type: ignore[misc]
         except torch.cuda.OutOfMemoryError:
             raise  # for smaller tiles
-        # Any failure of the tool chain, at a later compilation, too: the eager formula is always
-        # there
+        # Any failure of the tool chain, at a later compilation, too: the eager formula remains
         except Exception as error:
             self._unavailable = True
             self._compiled = None
@@ -287,8 +286,7 @@ def _matern12(d2: Tensor) -> Terms:
 
 
 def _matern32(d2: Tensor) -> Terms:
-    # At 1 / eps the decay is 0: a d² that rounds to infinity would multiply it, and 0 · ∞ is no
-    # number
+    # At 1 / eps the decay is 0: a d² that rounds to infinity would multiply it, and 0 · ∞ is NaN
     r = d2.clamp(0.0, 1.0 / torch.finfo(d2.dtype).eps).mul_(3.0).sqrt_()
     return (-r).exp_(), 1.0 + r, -1.5
 

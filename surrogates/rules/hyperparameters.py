@@ -37,8 +37,7 @@ def check_model(model: SingleTaskGP) -> None:
 
 
 def training_data(model: SingleTaskGP) -> tuple[Tensor, Tensor]:
-    """Put ``model`` into evaluation mode and return its X (n, d), transformed, and y (n,),
-    standardised.
+    """Put ``model`` into evaluation mode; return its transformed X (n, d), standardised y (n,).
 
     Raises:
         TypeError, ValueError: if the model is no GPyTorch model of one output and one data set, or
