@@ -170,10 +170,12 @@ class Filled:
             if cell_text(cells.get(name)):
                 self._compare(row, name, param, cells[name], number)
         self.ids.append(int(id))
-        self.values.append({} if reason and not told else told)
+        self.values.append(told)
         self.noise.append(self._number(row, self._noise, cells.get(self._noise, "")))
-        if reason and not told:
+        if reason:
             self.reasons[int(id)] = unguarded(reason)
+        if reason and told:
+            self._report(row, self._reason, f"{reason!r} stands beside a value. Clear one of both")
 
     def _compare(self, row: int, name: str, param: Parameter, cell: Any, asked: float) -> None:
         """Report a parameter that is not what was asked for, but for what rounding may change."""

@@ -41,7 +41,9 @@ class Remarks:
 
     def __init__(self, columns: Sequence[str], names: Sequence[str] = ()) -> None:
         self.names = apart((*names, "status", "reason"), columns)[-2:]
+        self.first_row = 0  # in errors
         self._silent: set[int] = set()
+        self._failed: set[int] = set()
         self._reasons: dict[int, str] = {}
 
     def note(self, frame: pd.DataFrame, first_row: int, empty: Iterable[int] = ()) -> None:
@@ -52,16 +54,19 @@ class Remarks:
             for column in columns
         )
         self._reasons |= {row: text for row, text in reasons.items() if text}
-        failed = {row for row, text in statuses.items() if text == "failed"} | {*self._reasons}
+        self._failed |= {row for row, text in statuses.items() if text == "failed"}
         self._silent |= {row for row, text in statuses.items() if text == "pending"}
-        self._silent |= {*empty} - failed
+        self._silent |= {*empty} - self._failed - {*self._reasons}
 
     def applied(self, outcomes: Outcomes) -> tuple[Outcomes, list[int]]:
         """Return outcomes, the failed ones with their reasons, and the rows that say something."""
-        failed = sorted(outcomes.reasons)
-        reasons = {row: self._reasons[row] for row in failed if row in self._reasons}
+        failed = outcomes.reasons.keys()
+        if valued := self._failed - failed:
+            row = self.first_row + min(valued)
+            raise ValueError(f"Row {row} must have no outcome, or not the status failed.")
+        reasons = {row: why for row, why in self._reasons.items() if row in failed}
+        silent = self._silent & failed
         outcomes = outcomes.explain(reasons)
-        silent = self._silent.intersection(failed)
         return outcomes, [row for row in range(len(outcomes.values)) if row not in silent]
 
 
@@ -95,7 +100,7 @@ def read_table(
     wrong: list[tuple[int, str, str]] = []
     # In errors, rows count as in a spreadsheet, whose first one has the headings, where it opens it
     is_sheet = not isinstance(data, pd.DataFrame) and Path(data).suffix.lower() != ".parquet"
-    first_row = 2 if is_sheet else 0
+    first_row = remarks.first_row = 2 if is_sheet else 0
     row = 0
     for frame in table_frames(space, data, {*parameters, *told, *known}, rows_at_once, remarks):
         columns = list(frame.columns)

@@ -222,6 +222,13 @@ def test_of_a_file_that_has_grown_the_new_rows_are_added(tmp_path: Path) -> None
             study.add_data(path, target="score")
 
 
+def test_a_failed_row_that_has_a_value_is_refused(tmp_path: Path) -> None:
+    rows = {"x": [0.0, 0.5], "score": [1.0, 2.5], "status": ["observed", "failed"]}
+    path = write(pd.DataFrame(rows), tmp_path / "past.csv")
+    with pytest.raises(ValueError, match="Row 3 must have no outcome, or not the status failed"):
+        Study(Space(x=Float(0.0, 1.0)), maximize=True).add_data(path, target="score")
+
+
 @pytest.mark.parametrize("cells", [pd.to_timedelta([3.0, 4.0], unit="s"), [1 + 2j, 3.0]])
 def test_durations_and_complex_numbers_are_no_numbers(cells: Any) -> None:
     study = Study(Space(x=Float(0.0, 1e9)), maximize=True)

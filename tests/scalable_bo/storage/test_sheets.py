@@ -79,12 +79,13 @@ def test_what_a_spreadsheet_in_another_language_makes_of_it(tmp_path: Path) -> N
 
 def test_all_that_is_wrong_is_said_at_once_and_nothing_is_told(tmp_path: Path) -> None:
     study = make_study()
-    frame = study.sheet(study.ask(4)).astype(object).reset_index()
+    frame = study.sheet(study.ask(5)).astype(object).reset_index()
     frame["Cost"] = 1.0
-    frame["Yield [%]"] = [1.0, "n.d.", 3.0, 4.0]
+    frame["Yield [%]"] = [1.0, "n.d.", 3.0, 4.0, 5.0]
+    frame.loc[3, "reason"] = "it broke"
     frame.loc[2, "Temp (°C)"] += 7.0
     frame.loc[2, "base"] = "NaOH"
-    frame.loc[3, "id"] = 0
+    frame.loc[4, "id"] = 0
     with pytest.raises(ValueError) as error:
         study.tell(frame)
     lines = str(error.value).splitlines()
@@ -95,14 +96,15 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_told(tmp_path: Path) -
     assert "row 4, column `Temp (°C)`" in lines[2]
     assert "is not what was asked for" in lines[2]
     assert "row 4, column `base`: 'NaOH'" in lines[3]
-    assert "row 5, column `id`: '0' is there twice" in lines[4]
-    assert len(lines) == 5
+    assert "row 5, column `reason`: 'it broke' stands beside a value" in lines[4]
+    assert "row 6, column `id`: '0' is there twice" in lines[5]
+    assert len(lines) == 6
     assert study.num_observations == 0
     with pytest.raises(ValueError, match="column `Yeild .%.` is no outcome. Did you mean `Yield"):
         study.tell(frame.rename(columns={"Yield [%]": "Yeild [%]"}))
     with pytest.raises(ValueError, match="the column `id` is missing"):
         study.tell(frame.drop(columns="id"))
-    frame.loc[3, "id"] = 9
+    frame.loc[4, "id"] = 9
     with pytest.raises(ValueError, match="'9' is none that was asked for"):
         study.tell(frame)
     with pytest.raises(ValueError, match="must end in .csv or .xlsx, got results.ods"):
