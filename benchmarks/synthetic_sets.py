@@ -5,8 +5,9 @@ inputs, with the kernel and the noise that they have there.
 
 Inputs are standard normal, the target y is a path of the prior and noise. The noise variance is
 the square of the best published RMSE on the standardised target, and that of the path is the rest.
-The lengthscale, √d, is about the distance of two points over √2; the papers publish none. What
-depends on how the inputs lie, such as clusters, is not that of the set.
+The papers publish no lengthscale: 4 √d is about three times the distance of two points, so that
+some thousand rows tell more than the mean even in a hundred dimensions. What depends on how the
+inputs lie, such as clusters, is not that of the set.
 
 References:
     Lin et al. (2023), Table 1; Rathore et al. (2025), Table 1.
@@ -57,12 +58,11 @@ def table_like(name: str, rows: int | None = None, seed: int = 0) -> pandas.Data
     generator = torch.Generator().manual_seed(seed)
     shape = (published.rows if rows is None else rows, published.dim)
     X = torch.randn(shape, generator=generator, dtype=torch.float64)
-    kernel = matern_kernel(
-        math.sqrt(published.dim), 1.0 - published.rmse**2, SMOOTHNESS[published.kernel]
-    )
+    kernel = matern_kernel(4.0 * math.sqrt(published.dim), 1.0, SMOOTHNESS[published.kernel])
     path = PriorPaths.draw(kernel, published.dim, 1, num_features=5000, generator=generator, like=X)
     noise = torch.randn(shape[0], generator=generator, dtype=torch.float64)
     values = torch.cat([path(part).squeeze(0) for part in X.split(10_000)])
+    values = (values - values.mean()) / values.std() * math.sqrt(1.0 - published.rmse**2)
     table = pandas.DataFrame(X.numpy(), columns=[f"x{i + 1}" for i in range(published.dim)])
     return table.assign(y=(values + published.rmse * noise).numpy())
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.distributions import MultivariateNormal
 
 from benchmarks.synthetic_sets import SETS, table_like
 from scalable_bo.experiments.models import SMOOTHNESS, matern_kernel
@@ -15,9 +16,17 @@ def test_the_target_is_a_draw_of_the_kernel_and_the_noise(name: str) -> None:
     table = torch.from_numpy(table_like(name, rows=400, seed=3).to_numpy())
     assert table.shape == (400, published.dim + 1)
     X, y = table[:, :-1], table[:, -1]
-    noise = published.rmse**2
-    kernel = matern_kernel(math.sqrt(published.dim), 1.0 - noise, SMOOTHNESS[published.kernel])
-    H = kernel(X).to_dense() + noise * torch.eye(400, dtype=X.dtype)
-    whitened = torch.linalg.solve_triangular(torch.linalg.cholesky(H), y[:, None], upper=False)
+    kernel = matern_kernel(4.0 * math.sqrt(published.dim), 1.0, SMOOTHNESS[published.kernel])
+    K = kernel(X).to_dense()
+
+    def law(outputscale: float) -> MultivariateNormal:
+        H = outputscale * K + published.rmse**2 * torch.eye(400, dtype=K.dtype)
+        return MultivariateNormal(torch.zeros_like(y), H, validate_args=False)
+
+    # The path has been scaled to its share of the variance
+    scales = [2.0 ** (power / 4) for power in range(-12, 40)]
+    likeliest = max(scales, key=lambda scale: law(scale).log_prob(y).item())
+    whitened = torch.linalg.solve_triangular(law(likeliest).scale_tril, y[:, None], upper=False)
     # The sum of their squares is chi-squared
     assert abs(whitened.square().mean().item() - 1.0) < 4.0 * math.sqrt(2.0 / 400)
+    assert abs(y.var().item() - 1.0) < 4.0 * math.sqrt(2.0 / 400)
