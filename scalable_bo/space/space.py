@@ -271,22 +271,20 @@ class Space:
             ValueError: if the shape is another, or a value is not finite or none of its
                 parameter's.
         """
-        points = self._settled(_points(X, "X", self.dim))
-        active = self._active(points)
-        columns = []
+        points = _points(X, "X", self.dim)
+        found = [
+            param.observed(numbers) if observed else (param.placed(numbers), param.valid(numbers))
+            for param, numbers in zip(self.params.values(), points.unbind(1), strict=True)
+        ]
+        placed = self._settled(torch.stack([numbers for numbers, _ in found], dim=1))
+        active = self._active(placed)
         for column, (name, param) in enumerate(self.params.items()):
-            numbers = points[:, column]
-            valid = param.valid(numbers)
-            placed = param.placed(numbers)
-            if observed:
-                placed, valid = param.observed(numbers)
-            wrong = active[:, column] & ~valid
+            wrong = active[:, column] & ~found[column][1]
             if wrong.any():
                 row = int(wrong.nonzero()[0])
-                received = numbers[row].item() if cells is None else cells[name].iloc[row]
+                received = points[row, column].item() if cells is None else cells[name].iloc[row]
                 raise refusal(name, param.requirement, received, first_row + row)
-            columns.append(placed)
-        return torch.stack(columns, dim=1) + 0.0
+        return placed + 0.0
 
     def read(self, params: Any, *, observed: bool = False) -> Tensor:
         """Return points in the user's units, (n, d): of one dict, of n dicts, or as they are;

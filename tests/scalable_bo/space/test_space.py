@@ -496,6 +496,14 @@ def test_dicts_must_leave_out_what_is_not_active_and_have_what_is() -> None:
         TREE.from_dicts([{"model": "tree", "size": "s"}])
 
 
+@pytest.mark.parametrize("observed", [True, False])
+def test_a_value_that_rounding_moved_off_the_grid_keeps_what_depends_on_it(observed: bool) -> None:
+    space = Space(x=Float(0, 1, step=0.1), y=Float(0, 1, active_if={"x": 0.3}))
+    assert space.check([[0.1 + 0.2, 0.5]], observed=observed).tolist() == [[0.3, 0.5]]
+    with pytest.raises(ValueError, match="`y` must be between 0.0 and 1.0, got nan"):
+        space.from_dicts([{"x": 0.1 + 0.2}], observed=observed)
+
+
 def test_points_are_completed_after_a_change_of_what_parameters_depend_on() -> None:
     X = TREE.from_dicts([{"model": "tree", "depth": 2, "size": "l"}])
     X[0, 0] = 1.0
