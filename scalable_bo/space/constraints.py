@@ -24,8 +24,8 @@ CallableConstraint = Callable[[dict[str, Any]], Any]
 
 @dataclass(frozen=True)
 class LinearConstraint:
-    """``at_least`` ≤ Σ coefficient · value ≤ ``at_most``, to a relative 1e-6 of the largest value
-    that the terms can take.
+    """``at_least`` ≤ Σ coefficient · value ≤ ``at_most``, to 1e-8 of the range of the terms, of
+    equalities 1e-6.
 
     Args:
         coefficients: by the name of the parameter, a ``Float`` or an ``Int``.
@@ -126,17 +126,19 @@ class LinearConstraint:
         high = math.inf if self.at_most is None else self.at_most
         return (total >= low - slack) & (total <= high + slack)
 
-    def slack(self, params: Mapping[str, Parameter]) -> float:
-        """Return how far beyond a limit counts as met: by so much may two ways of adding the same
-        numbers differ in float32.
+    def slack(self, params: Mapping[str, Parameter], dtype: torch.dtype = torch.float64) -> float:
+        """Return by how much two ways of adding the same numbers may differ in an arithmetic; of an
+        equality, which a search in float32 is to meet as well, in that.
         """
-        largest = sum(
-            abs(c) * max(abs(params[name].low), abs(params[name].high))
-            for name, c in self.coefficients.items()
-        )
-        return get_constraint_tolerance(torch.float32) * max(
-            largest, abs(self.at_least or 0.0), abs(self.at_most or 0.0)
-        )
+        if self.is_equality:
+            dtype = torch.float32
+        largest = varies = 0.0
+        for name, c in self.coefficients.items():
+            low, high = params[name].low, params[name].high
+            largest += abs(c) * max(abs(low), abs(high))
+            varies += abs(c) * (high - low)
+        rounding = len(self.coefficients) * torch.finfo(torch.float64).eps * largest
+        return get_constraint_tolerance(dtype) * varies + rounding
 
     def on_unit_cube(
         self, params: Mapping[str, Parameter], *, like: Tensor
@@ -144,14 +146,19 @@ class LinearConstraint:
         """Return the constraint in the acquisition's arguments, for points like ``like``: linear,
         or nonlinear if a parameter is ``log``.
 
-        Inequalities are wider by half the tolerance, so that rounding loses no feasible integer.
+        Inequalities are wider by half of what the arithmetic rounds, so that it loses no feasible
+        integer; those of real numbers in float32 are narrower, so that it leads none out.
         """
+        margin = 0.5 * self.slack(params, like.dtype)
+        is_real = any(params[name].num_values == math.inf for name in self.coefficients)
+        if is_real and like.dtype == torch.float32:
+            margin = -margin
         signed = []  # Σ sign · coefficient · value ≥ sign · limit
         if self.is_equality:
             signed.append((1.0, self.at_least, 0.0))
         else:
             signed += [
-                (s, limit, 0.5 * self.slack(params))
+                (s, limit, margin)
                 for s, limit in ((1.0, self.at_least), (-1.0, self.at_most))
                 if limit is not None
             ]

@@ -18,6 +18,7 @@ from tests.scalable_bo.strategies import choices, points_of, spaces
 
 finite = st.floats(-1e6, 1e6)
 SPACE = Space(lr=Float(1e-5, 1.0, log=True), momentum=Float(-1.0, 3.0))
+FAR = Float(1e6, 1e6 + 1.0)
 MIXED = Space(
     lr=Float(1e-3, 1.0, log=True),
     width=Int(1, 64, log=True),
@@ -252,6 +253,20 @@ def test_constraints_mean_what_they_say() -> None:
         space = Space(constraint, a=Float(0.0, 5.0), b=Float(0.0, 5.0), n=Int(1, 9), fixed="yes")
         X = space.from_dicts([{"a": 1.0, "b": 1.0, "n": 1} | params])
         assert space.feasible(X).tolist() == [met]
+
+
+def test_a_constraint_on_a_wide_range_holds_to_the_last_integer() -> None:
+    space = Space(
+        LinearConstraint({"a": 1, "b": -1}, at_most=0), a=Int(0, 4_000_000), b=Int(0, 4_000_000)
+    )
+    X = torch.tensor([[7.0, 7.0], [3_999_999.0, 4_000_000.0], [8.0, 7.0], [4e6, 3_999_999.0]])
+    assert space.feasible(X.double()).tolist() == [True, True, False, False]
+
+
+def test_a_constraint_on_values_far_from_zero_is_one() -> None:
+    space = Space(LinearConstraint({"a": 1, "b": -1}, at_most=0), a=FAR, b=FAR)
+    U = torch.rand(1000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(space.feasible(space.unnormalize(U)), U[:, 0] <= U[:, 1])
 
 
 def test_impossible_spaces_are_refused() -> None:
