@@ -157,7 +157,7 @@ class LiveView:
 
 def _charts(snapshot: Snapshot) -> dict[str, Any]:
     rows = snapshot.rows
-    best = snapshot.best_row
+    best = None if snapshot.best_row is None else snapshot.shown_row
     several = snapshot.wanted.num_objectives > 1
     goal = "maximise" if snapshot.maximize else "minimise"
     if several:

@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 pytest.importorskip("fastapi")
 
@@ -17,6 +18,7 @@ from scalable_bo.serving.desk import Desk
 from scalable_bo.serving.live import LiveView
 from scalable_bo.serving.server import Server
 from scalable_bo.space.space import Categorical, Float, Int, Space
+from scalable_bo.storage.shown import describe_params
 from scalable_bo.study.study import Study
 from tests import problems
 from tests.quick import QUICK
@@ -56,6 +58,23 @@ def desk() -> Iterator[Desk]:
 @pytest.fixture(scope="module")
 def view(desk: Desk) -> LiveView:
     return LiveView(desk)
+
+
+def test_the_best_value_and_its_parameters_are_of_one_row_under_noise() -> None:
+    study = Study(Space(x=Float(-2.0, 2.0)), maximize=False, sampler=QUICK)
+    X = torch.linspace(-2.0, 2.0, 60, dtype=torch.float64)[:, None]
+    study.add_data(X, (X[:, 0] - 0.5).square() + problems.normal(60, seed=3))
+    study.ask(1)
+    result = study.result
+    assert result.best_value != study.best_value
+    desk = Desk(study, evaluations=1)
+    shown = LiveView(desk).live()
+    desk.close()
+    assert shown["found"] == {"best value": f"{result.best_value:.6g}"}
+    assert (shown["best"], shown["best_params"]) == (
+        result.best_value,
+        describe_params(result.best_params),
+    )
 
 
 def test_the_numbers_and_the_workers_are_there(view: LiveView, desk: Desk) -> None:
