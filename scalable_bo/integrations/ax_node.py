@@ -17,6 +17,7 @@ from ax.core.experiment import Experiment
 from ax.core.experiment_status import ExperimentStatus
 from ax.core.generator_run import GeneratorRun
 from ax.core.observation import ObservationFeatures
+from ax.core.trial_status import TrialStatus
 from ax.generation_strategy.generation_node import GenerationNode
 from ax.generation_strategy.generator_spec import GeneratorSpec
 from ax.storage.json_store.decoder import object_from_json
@@ -29,7 +30,7 @@ class ThompsonNode(GenerationNode):
     Ax asks for trials one by one, each at the price of a call of the whole generator. Here the
     model is fitted and the paths are drawn when the last batch has been served, whatever has been
     observed in between. A call for several arms, or with other fixed parameters or another
-    experiment, draws anew. Points that are waiting are not saved.
+    experiment, draws anew. Points that are waiting are not saved. Failed ones are not drawn again.
 
     Args:
         name: of the node.
@@ -61,7 +62,7 @@ class ThompsonNode(GenerationNode):
         """Return a generator run of one arm from the batch, or of n arms."""
         options: dict[str, Any] = {
             "experiment": experiment,
-            "pending_observations": pending_observations,
+            "pending_observations": _with_failed(experiment, pending_observations),
             "skip_fit": skip_fit,
             "data": data,
         }
@@ -100,6 +101,21 @@ def node_to_dict(node: ThompsonNode) -> dict[str, Any]:
         "generator_specs": node.generator_specs,
         "batch_size": node.batch_size,
     }
+
+
+def _with_failed(
+    experiment: Experiment, pending: dict[str, list[ObservationFeatures]] | None
+) -> dict[str, list[ObservationFeatures]] | None:
+    """Return pending points and those of failed trials, for each metric."""
+    failed = [
+        ObservationFeatures.from_arm(arm, trial_index=trial.index)
+        for trial in experiment.trials_by_status[TrialStatus.FAILED]
+        for arm in trial.arms
+        if experiment.search_space.check_membership(arm.parameters)
+    ]
+    if not failed:
+        return pending
+    return {name: [*(pending or {}).get(name, []), *failed] for name in experiment.metrics}
 
 
 def _one_arm_each(run: GeneratorRun) -> list[GeneratorRun]:

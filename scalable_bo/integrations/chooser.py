@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from acquisition.outcomes import Success
 from acquisition.strategy import Request, Strategy
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import fit_surrogate, fit_warped, is_for_few
 from scalable_bo.modelling.training import TrainingData
-from scalable_bo.study.choices import choose_parts
-from scalable_bo.study.pace import end_of_fit, local_parts, plan_here
+from scalable_bo.study.choices import Part, choose_parts
+from scalable_bo.study.pace import Region, end_of_fit, learn_success, local_parts, plan_here
 from surrogates import PathwiseGP
 from surrogates.fitting.search import FitWatch
 
@@ -26,6 +28,7 @@ def choose_batch(
     generator: torch.Generator,
     request_of: Callable[[PathwiseGP, int], Request],
     seconds: float | None,
+    success: TrainingData | None = None,
 ) -> tuple[Tensor, str]:
     """Return a batch of one outcome on the unit cube as a study chooses it, and what it is by, in a
     line; nothing without a time.
@@ -36,21 +39,30 @@ def choose_batch(
         data: all values.
         request_of: makes the request for some points by a model.
         seconds: that the batch is to take; ``None`` for as long as all values take.
+        success: where evaluations succeeded and failed; ``None`` where too few failed.
     """
     watch = FitWatch()
     reason = ""
+
+    def learned(region: Region | None = None) -> Success | None:
+        if success is None:
+            return None
+        return learn_success(factory, success, generator, watch.deadline, region)
+
     if seconds is not None:
         watch.deadline = end_of_fit(time.perf_counter(), seconds)
         plan = plan_here(factory, data.U, len(data.U), q, seconds)
         reason = plan.reason
         if plan.num_rows is not None:
-            parts = local_parts(factory, strategy, plan, data, q, generator, watch)
-            chosen = choose_parts(
-                parts, lambda part: request_of(part.models[0], part.q), strategy.generate, generator
-            )
+            parts = local_parts(factory, strategy, plan, data, q, generator, watch, learned)
+
+            def request_of_part(part: Part) -> Request:
+                return replace(request_of(part.models[0], part.q), success=part.success)
+
+            chosen = choose_parts(parts, request_of_part, strategy.generate, generator)
             return chosen.points, reason
     model, kept = fitted_model(factory, strategy, data, q, generator, watch=watch)
-    request = request_of(model, q)
+    request = replace(request_of(model, q), success=learned())
     if kept.kept is not None:  # values are left out, not their points
         request = request.beside(data.U[~kept.kept].to(request.bounds))
     return strategy.generate(request), reason

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -37,6 +37,7 @@ from scalable_bo.study.design import (
     remaining,
 )
 from scalable_bo.study.goals import acquisition_goal, goal_strategy
+from scalable_bo.study.pace import learn_success
 from surrogates import PathwiseGP, Solver, checks
 
 require("optuna", extra="optuna", user="`scalable_bo.integrations.optuna`")
@@ -57,12 +58,13 @@ class ThompsonSampler(BaseSampler):
     """An Optuna sampler by the strategies of a study, ``batch_size`` points at a time.
 
     When the last batch has been handed out, a Gaussian process is fitted to all complete trials and
-    the next one is chosen; in between a trial costs nothing. Running trials are not proposed again;
-    failed and pruned ones, and infinite values, are ignored. Discrete parameters take their values
-    while paths are maximised, and up to 20 000 points of a finite space are each proposed once,
-    after which they are sampled at random. Parameters that not every complete trial has, or with
-    ranges that change, and integers beyond 2⁴⁰ are sampled by ``independent_sampler``; so are those
-    of the first trials if one is given. Constraints, by ``trial.set_constraint`` or
+    the next one is chosen; in between a trial costs nothing. Running trials are not proposed again,
+    nor are those without a finite value, such as failed and pruned ones: from the second of them
+    on, the sampler learns where there is a value, as a study does. Discrete parameters take their
+    values while paths are maximised, and up to 20 000 points of a finite space are each proposed
+    once, after which they are sampled at random. Parameters that not every complete trial has, or
+    with ranges that change, and integers beyond 2⁴⁰ are sampled by ``independent_sampler``; so are
+    those of the first trials if one is given. Constraints, by ``trial.set_constraint`` or
     ``constraints_func``, are modelled each by a surrogate of its own: an infeasible trial is not
     what is to be improved. So are several objectives, whose hypervolume a batch is to raise.
     Threads may share a sampler.
@@ -127,7 +129,7 @@ class ThompsonSampler(BaseSampler):
         self._waiting: list[dict[str, Any]] = []
         self._waiting_space: dict[str, BaseDistribution] = {}
         self._choice = ""  # what the points that are waiting are by
-        self._num_known = -1  # complete trials at the last draw
+        self._num_known = -1  # trials that were over at the last draw
         self._last_size = 0  # of its batch
         self._lock = Lock()
 
@@ -174,9 +176,9 @@ class ThompsonSampler(BaseSampler):
         if not space:
             return {}
         with self._lock:
-            complete, running = _trials(study, space)
-            if not self._waiting or self._waiting_space != space or self._is_stale(complete):
-                self._waiting = self._draw(study, space, complete, running, trial)
+            known = _Known.of(study, space)
+            if not self._waiting or self._waiting_space != space or self._is_stale(known):
+                self._waiting = self._draw(study, space, known, trial)
                 self._waiting_space = space
             fixed = {name: _only_value(of) for name, of in search_space.items() if of.single()}
             if not self._waiting:
@@ -208,10 +210,10 @@ class ThompsonSampler(BaseSampler):
         if self._independent_sampler is not None:
             self._independent_sampler.after_trial(study, trial, state, values)
 
-    def _is_stale(self, complete: Sequence[FrozenTrial]) -> bool:
+    def _is_stale(self, known: _Known) -> bool:
         """Whether the points that are waiting would be chosen better now, at little cost."""
-        is_ours = self._batch_size is None and len(complete) <= MOST_OF_FEW
-        return is_ours and len(complete) != self._num_known
+        is_ours = self._batch_size is None and known.num_over <= MOST_OF_FEW
+        return is_ours and known.num_over != self._num_known
 
     def _size(self, num_known: int) -> int:
         if self._batch_size is not None:
@@ -224,8 +226,7 @@ class ThompsonSampler(BaseSampler):
         self,
         study: Study,
         space: dict[str, BaseDistribution],
-        complete: list[FrozenTrial],
-        running: list[FrozenTrial],
+        known: _Known,
         trial: FrozenTrial,
     ) -> list[dict[str, Any]]:
         """Return a batch of parameters, at first one of the design; fewer where the space has no
@@ -233,13 +234,14 @@ class ThompsonSampler(BaseSampler):
         """
         trials = TrialSpace(space)
         searched = trials.space
+        complete = known.complete
         start = self._given_startup
         start = default_num_initial(searched.dim) if start is None else start
-        if self._is_of_design(start, len(complete), len(running)):
-            return self._of_design(trials, [*complete, *running], trial)
-        left = _left(trials, [*complete, *running])
-        q = self._size(len(complete))
-        self._num_known = len(complete)
+        if self._is_of_design(start, len(complete), len(known.running)):
+            return self._of_design(trials, [*complete, *known.without_value], trial)
+        left = _left(trials, [*complete, *known.without_value])
+        q = self._size(known.num_over)
+        self._num_known = known.num_over
         self._last_size = q
         if left is not None:
             q = min(q, len(left))
@@ -250,7 +252,8 @@ class ThompsonSampler(BaseSampler):
         goal = _goal(study, complete)
         Y = _outcomes(goal, complete)
         data = TrainingData.of_each(U, Y, goal.signs)
-        known = (goal.signs[0] * Y[:, 0]).where(goal.feasible(Y), math.nan)
+        values = (goal.signs[0] * Y[:, 0]).where(goal.feasible(Y), math.nan)
+        success = TrainingData.of_failures(U, searched.normalize(trials.points(known.failed)))
 
         def request_of(model: PathwiseGP | list[PathwiseGP], size: int) -> Request:
             return Request(
@@ -258,20 +261,26 @@ class ThompsonSampler(BaseSampler):
                 size,
                 searched.cube,
                 generator,
-                X_pending=searched.normalize(trials.points(running)),
+                X_pending=searched.normalize(trials.points(known.without_value)),
                 choices=left,
                 constraints=searched.acquisition_options(searched.cube),
-                batches=split_batches(known, start, q),
+                batches=split_batches(values, start, q),
             )
 
         # BoTorch would warn of constant values, and of a subset's mean and deviation
         with validate_input_scaling(False):
             if len(goal.names) > 1:
-                points = self._of_several(goal, data, (U, Y), q, generator, request_of)
+                points = self._of_several(goal, data, (U, Y), q, generator, request_of, success)
             else:
-                seconds = self._ask_seconds if left is None else None
                 points, self._choice = choose_batch(
-                    self._factory(U), self._strategy, data[0], q, generator, request_of, seconds
+                    self._factory(U),
+                    self._strategy,
+                    data[0],
+                    q,
+                    generator,
+                    request_of,
+                    self._ask_seconds if left is None else None,
+                    success,
                 )
         return trials.params(points)
 
@@ -309,19 +318,24 @@ class ThompsonSampler(BaseSampler):
         q: int,
         generator: torch.Generator,
         request_of: Callable[[list[PathwiseGP], int], Request],
+        success: TrainingData | None,
     ) -> Tensor:
         """Return a batch by a surrogate of each objective and constraint."""
         if self._ask_seconds is not None:
             raise _no_time_for_several(self._ask_seconds)
         strategy = goal_strategy(goal, *self._named)
-        fitted = partial(fitted_model, self._factory(table[0]), strategy, q=q, generator=generator)
+        factory = self._factory(table[0])
+        fitted = partial(fitted_model, factory, strategy, q=q, generator=generator)
         # A warp would change how objectives are weighed against one another
         models = [
             fitted(part, has_limit=column > 0 or goal.num_objectives > 1)[0]
             for column, part in enumerate(data)
         ]
         wanted = acquisition_goal(goal, models, data, table, q, generator)
-        return strategy.generate(replace(request_of(models, q), goal=wanted))
+        request = replace(request_of(models, q), goal=wanted)
+        if success is not None:
+            request = replace(request, success=learn_success(factory, success, generator, None))
+        return strategy.generate(request)
 
 
 def _no_time_for_several(ask_seconds: float) -> ValueError:
@@ -360,23 +374,38 @@ def _left(trials: TrialSpace, known: Sequence[FrozenTrial]) -> Tensor | None:
     return space.normalize(remaining(space.enumerate(), set(keys(trials.points(known)))))
 
 
-def _trials(
-    study: Study, space: dict[str, BaseDistribution]
-) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
-    """Return complete trials with finite values, and running ones, both with all of ``space``."""
-    states = (TrialState.COMPLETE, TrialState.RUNNING)
-    trials = [
-        trial
-        for trial in study.get_trials(deepcopy=False, states=states)
-        if space.items() <= trial.distributions.items()
-    ]
-    running = [trial for trial in trials if trial.state == TrialState.RUNNING]
-    complete = [
-        trial
-        for trial in trials
-        if trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values))
-    ]
-    return complete, running
+@dataclass(frozen=True)
+class _Known:
+    """Trials with all parameters of a space: complete ones with finite values, those that are over
+    without such values, and running ones.
+    """
+
+    complete: list[FrozenTrial]
+    failed: list[FrozenTrial]
+    running: list[FrozenTrial]
+
+    @classmethod
+    def of(cls, study: Study, space: dict[str, BaseDistribution]) -> _Known:
+        """Return those of a study."""
+        known = cls([], [], [])
+        for trial in study.get_trials(deepcopy=False):
+            if not space.items() <= trial.distributions.items():
+                continue
+            if not trial.state.is_finished():
+                known.running.append(trial)
+            elif trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values)):
+                known.complete.append(trial)
+            else:
+                known.failed.append(trial)
+        return known
+
+    @property
+    def num_over(self) -> int:
+        return len(self.complete) + len(self.failed)
+
+    @property
+    def without_value(self) -> list[FrozenTrial]:
+        return [*self.failed, *self.running]
 
 
 def _only_value(distribution: BaseDistribution) -> Any:

@@ -192,16 +192,21 @@ class TrainingData:
     @classmethod
     def of_success(cls, rows: Rows, space: Space) -> TrainingData | None:
         """Return 1 at the points with a value, be it of one of several outcomes, and 0 where
-        evaluations failed, but for what was taken back or lost on disk; ``None`` where there are
-        fewer than two failures to learn from.
+        evaluations failed, but for what was taken back or lost on disk; as :meth:`of_failures`.
         """
         told = rows.observed + rows.partly_told.tolist()
         failed = [r for r, why in rows.reasons.items() if not why.startswith(ACCIDENTS)]
+        return cls.of_failures(space.normalize(rows.X[told]), space.normalize(rows.X[failed]))
+
+    @classmethod
+    def of_failures(cls, told: Tensor, failed: Tensor) -> TrainingData | None:
+        """Return 1 at points with a value (n, e) and 0 at those that failed (k, e); ``None`` where
+        there are fewer than two failures to learn from.
+        """
         if len(failed) < FEWEST_VALUES:
             return None
         numbers = torch.arange(len(told) + len(failed), dtype=torch.float64, device="cpu")
-        U = space.normalize(rows.X[told + failed])
-        return cls.of(U, (numbers < len(told)).double(), None, True)
+        return cls.of(torch.cat([told, failed]), (numbers < len(told)).double(), None, True)
 
     def on(self, scale_name: str) -> TrainingData:
         """Return data on one of ``SCALES``; as they are if it changes nothing or noise is known."""

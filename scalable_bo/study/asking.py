@@ -19,7 +19,6 @@ from torch import Tensor
 from acquisition.outcomes import Success
 from acquisition.strategy import ChoosingStrategy, Request, SharingStrategy, Strategy
 from scalable_bo.evaluation.progress import describe_fit, status_lines
-from scalable_bo.modelling.belief import believe
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import is_for_few, randomness
 from scalable_bo.modelling.training import FEWEST_VALUES, SCALES
@@ -32,7 +31,7 @@ from scalable_bo.study.choices import BestOfPool, Choice, Part, choose_parts, dr
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
 from scalable_bo.study.goals import acquisition_goal
 from scalable_bo.study.known import Known
-from scalable_bo.study.pace import Plan, Region, end_of_fit, local_parts, plan_here
+from scalable_bo.study.pace import Plan, Region, end_of_fit, learn_success, local_parts, plan_here
 from scalable_bo.study.surrogate import KeptSurrogate, OutcomeModels
 from scalable_bo.study.team import Team, make_job, read_job
 from surrogates import PathwiseGP, memory
@@ -154,20 +153,11 @@ class Proposer:
         return _Models(parts, None, lambda choice: None)
 
     def _success(self, asked: _Asked, region: Region | None = None) -> Success | None:
-        """Return the probability that evaluations succeed, by those nearest to a region if there is
-        one; ``None`` where none of them has failed.
-        """
+        """Return the probability that evaluations succeed, as :func:`learn_success`."""
         data = asked.known.success()
-        if data is not None and region is not None:
-            data = data.part(region.nearest(data.U))
-        if data is None or bool(data.signed.all()):
+        if data is None:
             return None
-        # It draws by itself, so that failures change nothing else that is random
-        generator = torch.Generator().manual_seed(asked.generator.initial_seed())
-        watch = FitWatch(deadline=asked.watch.deadline)
-        belief = believe(self._space, data, self._factory, generator, watch)
-        paths = belief.model.paths(1, generator=generator)
-        return lambda U: data.values_of(paths.mean(U))
+        return learn_success(self._factory, data, asked.generator, asked.watch.deadline, region)
 
     def _models_of_outcomes(self, asked: _Asked) -> _Models:
         models, data, refit = self._outcome_models.of(asked.known)

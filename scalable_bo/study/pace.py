@@ -20,7 +20,7 @@ from acquisition.outcomes import Success
 from acquisition.strategies import NUM_CANDIDATES, num_terms
 from acquisition.strategy import Strategy
 from scalable_bo.modelling.factory import SurrogateFactory
-from scalable_bo.modelling.fitting import FIRST_FIT_POINTS, fit_warped, is_for_few
+from scalable_bo.modelling.fitting import FIRST_FIT_POINTS, fit_surrogate, fit_warped, is_for_few
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.choices import Part
 from surrogates import memory
@@ -252,6 +252,32 @@ def local_parts(
         label = f"region {place}/{len(regions)}: "
         parts.append(Part([model], [known], size, region.box, success(region), label))
     return parts
+
+
+def learn_success(
+    factory: SurrogateFactory,
+    data: TrainingData,
+    generator: torch.Generator,
+    deadline: float | None,
+    region: Region | None = None,
+) -> Success | None:
+    """Return the probability that evaluations succeed, by those nearest to a region if there is
+    one; ``None`` where none of them has failed.
+
+    Args:
+        data: where they succeeded and failed.
+        generator: of the ask, from which nothing is drawn: failures change nothing else that is
+            random.
+        deadline: of the fit.
+    """
+    if region is not None:
+        data = data.part(region.nearest(data.U))
+    if bool(data.signed.all()):
+        return None
+    own = torch.Generator().manual_seed(generator.initial_seed())
+    fitted = fit_surrogate(factory, data, own, few=True, watch=FitWatch(deadline=deadline))
+    paths = factory.build(data, fitted).paths(1, generator=own)
+    return lambda U: data.values_of(paths.mean(U))
 
 
 def _nearest(U: Tensor, centre: Tensor, number: int) -> torch.return_types.topk:

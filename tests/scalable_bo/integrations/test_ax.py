@@ -102,6 +102,19 @@ def test_batches_close_in_on_the_optimum_in_either_direction(sign: int, strategy
     assert min((p["x"] - 1.2) ** 2 + (p["y"] - 0.5) ** 2 for p in batch) < 0.01
 
 
+def test_a_trial_that_failed_is_not_proposed_again() -> None:
+    client = make_client(COUNT, "-value")
+    tried = []
+    for _ in range(12):
+        ((index, params),) = client.get_next_trials(max_trials=1).items()
+        tried.append(params["k"])
+        if params["k"] < 4:
+            client.mark_trial_failed(index)
+        else:
+            client.complete_trial(index, raw_data={"value": float(params["k"])})
+    assert sorted(tried) == list(range(1, 13))
+
+
 def test_exact_values_are_taken_as_ax_has_them() -> None:
     client = make_client(PLANE, batch_size=2)
     for q in (6, 2, 2):

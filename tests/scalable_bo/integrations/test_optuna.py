@@ -238,7 +238,9 @@ def test_the_surrogate_is_fitted_once_a_batch(monkeypatch: pytest.MonkeyPatch) -
     assert fits == [(3, False), (7, False), (11, False)]
 
 
-def test_failed_pruned_and_infinite_trials_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_pruned_and_infinite_trials_have_no_value_to_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     study = make_study(n=5)
     for state, value in (
         (TrialState.FAIL, None),
@@ -254,6 +256,33 @@ def test_failed_pruned_and_infinite_trials_are_ignored(monkeypatch: pytest.Monke
     fits = fits_of(monkeypatch)
     study.optimize(bowl, n_trials=1)
     assert fits == [(5, False)]
+
+
+def test_no_point_of_a_finite_space_fails_twice() -> None:
+    def fragile(trial: Any) -> float:
+        place = trial.suggest_int("place", 0, 7)
+        if place < 3:
+            raise ValueError
+        return float(place)
+
+    study = optuna.create_study(sampler=make_sampler(n_startup_trials=3))
+    study.optimize(fragile, n_trials=8, catch=ValueError)
+    assert {trial.params["place"] for trial in study.trials} == set(range(8))
+
+
+@pytest.mark.parametrize("directions", [["minimize"], ["minimize", "minimize"]])
+@pytest.mark.parametrize("reason", [ValueError, optuna.TrialPruned])
+def test_it_is_learned_where_trials_fail(directions: list[str], reason: type[Exception]) -> None:
+    def fragile(trial: Any) -> list[float]:
+        x, y = (trial.suggest_float(name, 0.0, 1.0) for name in "xy")
+        if x < 0.3:
+            raise reason
+        return [x + y, x][: len(directions)]
+
+    study = optuna.create_study(directions=directions, sampler=make_sampler(strategy="auto"))
+    study.optimize(fragile, n_trials=24, catch=ValueError)
+    without = [trial for trial in study.trials if trial.state != TrialState.COMPLETE]
+    assert 2 <= len(without) <= 12
 
 
 def test_threads_share_the_queue_without_handing_a_point_out_twice() -> None:
