@@ -216,7 +216,7 @@ def read_config(file: Path) -> Config:
             " [[data]]."
         )
     try:
-        tables = tomllib.loads(content.decode())
+        tables = tomllib.loads(content.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{file} is no TOML: {error}.") from error
     try:

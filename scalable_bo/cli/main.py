@@ -14,7 +14,7 @@ from scalable_bo._packages import MissingPackageError, installed_version
 from scalable_bo.cli.bench import bench
 from scalable_bo.cli.console import Commands, stop
 from scalable_bo.cli.serving import ServeCommand, WorkCommand
-from scalable_bo.cli.study_commands import COMMANDS
+from scalable_bo.cli.study_commands import COMMANDS, correct
 
 app = Commands(
     name="scalable-bo",
@@ -23,7 +23,9 @@ app = Commands(
 )
 app.add_typer(bench, name="bench")
 for command in COMMANDS:
-    app.command()(command)
+    # A negative value looks like an option
+    takes_numbers = command is correct
+    app.command(context_settings={"ignore_unknown_options": takes_numbers})(command)
 app.command("serve")(ServeCommand)
 app.command("work")(WorkCommand)
 

@@ -2,6 +2,7 @@
 lines in and out.
 """
 
+import codecs
 import json
 import re
 import signal
@@ -340,6 +341,9 @@ def test_the_commands_take_the_url_of_a_database_and_a_name(
     cli("correct", *tuning, "1", "0.75")
     status = cli("status", *tuning, "--json").json
     assert (status["best_value"], status["num_rows"], status["num_pending"]) == (0.75, 2, 1)
+    cli("correct", *tuning, "1", "-0.5", "--noise", "0.1")
+    assert cli("status", *tuning, "--json").json["best_value"] == -0.5
+    assert "got '--nois 0.1'" in cli("correct", *tuning, "1", "--nois", "0.1", code=2).err
     cli("export", *tuning, tmp_path / "rows.csv")
     assert pd.read_csv(tmp_path / "rows.csv")["status"].tolist() == ["pending", "observed"]
     cli("report", *tuning, "--out", tmp_path / "page.html")
@@ -576,6 +580,12 @@ def test_any_damage_to_a_configuration_is_read_or_refused(
         assert read_config(path).build_space().dim >= 1
     except (ValueError, TypeError) as error:
         assert str(error)
+
+
+def test_a_configuration_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_bytes(codecs.BOM_UTF8 + CONFIG.encode())
+    assert read_config(path).build_space().dim >= 1
 
 
 def test_a_check_predicts_and_touches_nothing(
