@@ -117,11 +117,10 @@ class Belief:
         """Whether there is noise: known, or more than the surrogate of a function without noise may
         find. Where there are too many values for averaged bands, it must not be the function's.
         """
-        known = self.data.noise
-        noise = self.model.likelihood.noise.detach() if known is None else known
-        may_be_rough = known is None and len(self.data.y) > EXACT_UP_TO
-        is_found = float(noise.max()) > NEGLIGIBLE_NOISE
-        return is_found and not (may_be_rough and is_rough(self._exact))
+        if self.data.noise is not None:
+            return bool(self.data.noise.max() > 0.0)
+        is_found = float(self.model.likelihood.noise.detach()) > NEGLIGIBLE_NOISE
+        return is_found and not (len(self.data.y) > EXACT_UP_TO and is_rough(self._exact))
 
     @torch.no_grad()
     def recommend(self, X: Tensor, values: Tensor) -> int:

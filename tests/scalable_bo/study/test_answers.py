@@ -251,6 +251,21 @@ def test_known_variances_decide_whether_noise_is_negligible() -> None:
     assert not recommended(1e-9)
 
 
+def test_known_noise_decides_near_an_optimum_however_small_beside_the_values() -> None:
+    X = torch.cat([points(30), 0.4 + 0.05 * problems.normal(40, 2, seed=1)]).clamp(0.0, 1.0)
+    scale = 0.08 * float(bowl(X).std())  # less than a hundredth of the variance
+    lost = {"best_params": 0.0, "best_observed_params": 0.0}
+    for seed in range(4):
+        study = Study(SPACE, maximize=False, sampler=QUICK)
+        noise = scale * problems.normal(len(X), 1, seed=seed).squeeze(1)
+        study.add_data(X, bowl(X) + noise, noise=scale**2)
+        study.ask(1)
+        for name in lost:
+            best = SPACE.from_dicts([getattr(study.result, name)])
+            lost[name] += float(bowl(best) - bowl(X).min()) / scale
+    assert lost["best_params"] < 0.5 * lost["best_observed_params"]
+
+
 def test_predictions_are_in_the_units_of_the_values_and_cover_them() -> None:
     study = Study(SPACE, maximize=True, strategy="thompson")
     study.add_data(points(50), 1e6 + 1e3 * bowl(points(50)))
