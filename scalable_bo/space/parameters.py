@@ -94,6 +94,10 @@ class _Written:
         """Return a number of a value without the digits that nobody sets."""
         return float(number)
 
+    def may_be_shown_as(self, number: float, shown: float) -> bool:
+        """Return whether what a spreadsheet shows may stand for the number of a value."""
+        return shown in (number, self.rounded(number))
+
     def labels(self, numbers: Iterable[float]) -> list[Any]:
         """Return numbers as they stand at an axis."""
         return list(numbers)
@@ -188,6 +192,11 @@ class _Number(_Written):
         if self._unit is not None:  # 0.3, where three steps of 0.1 are 0.30000000000000004
             values = (values * self._unit).round() / self._unit
         return values.clamp(self.low, self.high)
+
+    def may_be_shown_as(self, number: float, shown: float) -> bool:
+        is_rounded = abs(shown - number) <= 0.005 * (self.high - self.low)
+        has_three_digits = f"{shown:.3g}" == f"{number:.3g}"
+        return (is_rounded and has_three_digits) or super().may_be_shown_as(number, shown)
 
     def normalize(self, values: Tensor) -> Tensor:
         """Map values in [``low``, ``high``] to [0, 1]; with steps, to the middle of the share."""

@@ -184,7 +184,7 @@ class Filled:
             found = param.number(texts.get(cell_text(cell), cell))
         else:
             found = self._number(row, name, cell)
-        if not (found in (asked, param.rounded(asked)) or f"{found:.3g}" == f"{asked:.3g}"):
+        if not param.may_be_shown_as(asked, found):
             (was,) = param.labels([asked])
             self._report(
                 row,

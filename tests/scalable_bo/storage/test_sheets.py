@@ -189,6 +189,14 @@ def test_a_rounded_parameter_is_what_was_asked_for() -> None:
     assert study.num_observations == 6
 
 
+def test_what_was_run_instead_is_seen_in_a_narrow_range_far_from_zero() -> None:
+    study = Study(Space(year=Int(1000, 1009), x=Float(0, 1)), maximize=True, seed=0)
+    frame = study.sheet(study.ask(1)).assign(value=1.0)
+    frame["year"] = 1009 if frame["year"].item() < 1005 else 1000
+    with pytest.raises(ValueError, match="column `year`: '10.*' is not what was asked for, 10"):
+        study.tell(frame)
+
+
 def test_a_batch_is_a_frame() -> None:
     batch = make_study().ask(3)
     frame = batch.to_dataframe()
