@@ -83,7 +83,11 @@ class Evaluation:
         """
         places = " → ".join(_places(error))
         room = MAX_REASON - len(places) - len(" (in )")
-        line = " ".join(f"{type(error).__name__}: {error}".split())
+        try:
+            text = str(error)
+        except Exception:  # by the error's own code
+            text = "its text cannot be read"
+        line = " ".join(f"{type(error).__name__}: {text}".split())
         if not places or room < len(type(error).__name__):
             return cls.failed(id, line, error)
         return cls.failed(id, f"{shorten(line, room)} (in {places})", error)

@@ -403,6 +403,15 @@ def test_a_long_message_leaves_room_for_its_place() -> None:
     assert re.search(r"xxx… \(in objective, test_evaluator.py:\d+\)$", reason)
 
 
+def test_an_error_whose_text_raises_is_a_failure_like_others() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    found = Evaluation.raised(3, Mute())
+    assert found.reason == "Mute: its text cannot be read"
+
+
 def test_a_lone_surrogate_in_a_failure_is_kept_as_an_escape(tmp_path: Path) -> None:
     line = sys._getframe().f_lineno + 3
 
