@@ -138,13 +138,12 @@ class WorkCommand:
             )
         stop = Interruption()
         try:
-            with refusals(), signals_as_interruptions(), stop:
-                num_told = work_for(
-                    study,
-                    partial(timed, evaluate, self.timeout, outcomes=study.outcomes),
-                    stopped=stop,
-                    max_failures=self.max_failures,
-                )
+            with refusals(), signals_as_interruptions():
+                evaluate = partial(timed, evaluate, self.timeout, outcomes=study.outcomes)
+                with stop:
+                    num_told = work_for(
+                        study, evaluate, stopped=stop, max_failures=self.max_failures
+                    )
         except KeyboardInterrupt as error:
             number = getattr(error, "number", signal.SIGINT)
             end_at_once(128 + number, "Interrupted; the point goes to another worker.")

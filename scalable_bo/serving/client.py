@@ -190,15 +190,15 @@ class RemoteStudy:
         There are none in the end when all points have been evaluated, or ``stopped()``.
         """
         while not stopped():
-            found = self._request("/ask", {"worker": self.worker, "q": q})
+            found = self._request("/ask", {"worker": self.worker, "q": q}, stopped=stopped)
+            if found is None:
+                break
             self._lease = float(found["lease"])
             points = found["points"]
             if points or found["finished"]:
                 ids = [point["id"] for point in points]
                 return RemoteBatch(ids, [point["params"] for point in points])
-            end = time.monotonic() + found["retry_after"] * random.uniform(1.0, 1.5)
-            while (left := end - time.monotonic()) > 0 and not stopped():
-                time.sleep(min(left, SECONDS_BETWEEN_LOOKS))
+            _wait(found["retry_after"] * random.uniform(1.0, 1.5), stopped)
         return RemoteBatch([], [])
 
     def tell(
@@ -306,8 +306,16 @@ class RemoteStudy:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _request(self, path: str, content: Any = None, patience: float | None = None) -> Any:
-        """Make a request, with a content or to read, until it is answered."""
+    def _request(
+        self,
+        path: str,
+        content: Any = None,
+        patience: float | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Any:
+        """Make a request, with a content or to read, until it is answered; ``None`` if there is no
+        answer and ``stopped()``.
+        """
         end = time.monotonic() + (self.patience if patience is None else patience)
         body = None if content is None else json.dumps(content, default=quote).encode()
         pause = FIRST_PAUSE
@@ -336,7 +344,9 @@ class RemoteStudy:
                     trouble,
                     end - time.monotonic(),
                 )
-            time.sleep(pause * random.uniform(0.5, 1.0))
+            _wait(pause * random.uniform(0.5, 1.0), stopped)
+            if stopped():
+                return None
             pause = min(2.0 * pause, LONGEST_PAUSE)
 
     def _send(self, path: str, body: bytes | None) -> tuple[int, bytes]:
@@ -376,6 +386,13 @@ class RemoteStudy:
                 f"The server at {self._host} does not know the token. Copy its file `token` again."
             )
         raise ValueError(f"The server at {self._host} refused: {_detail(answer)}")
+
+
+def _wait(seconds: float, stopped: Callable[[], bool]) -> None:
+    """Wait, at most until ``stopped()``."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0 and not stopped():
+        time.sleep(min(left, SECONDS_BETWEEN_LOOKS))
 
 
 def _detail(answer: bytes) -> str:

@@ -78,6 +78,13 @@ def test_a_worker_on_which_nothing_works_ends_after_three_points() -> None:
     assert study.num_failed == 3
 
 
+def test_a_worker_that_is_stopped_does_not_wait_for_a_server_that_is_down() -> None:
+    with served(make_study()) as (server, remote):
+        pass
+    looks = iter([False, False])  # before a request, and after one that was not answered
+    assert work(remote, evaluate, stopped=lambda: next(looks, True)) == 0
+
+
 def test_an_interrupted_point_goes_back_at_once() -> None:
     study = make_study()
 
