@@ -218,7 +218,10 @@ def _read_values(texts: list[str], outcomes: Sequence[str]) -> Any:
 
 
 def status(place: StudyPlace, name: StudyName = None, as_json: AsJson = False) -> None:
-    """Show the progress of a study."""
+    """Show the progress of a study, and its best observed point.
+
+    If values are noisy, `run` and `report` may recommend another point, by the surrogate.
+    """
     with refusals():
         from scalable_bo.storage.rows import few
 
@@ -232,7 +235,7 @@ def status(place: StudyPlace, name: StudyName = None, as_json: AsJson = False) -
     if partial := summary["partial"]:
         texts = [f"{id} ({_describe_params(outcomes)})" for id, outcomes in partial.items()]
         typer.echo(f"pending with some of their outcomes: {few(texts)}")
-    _echo_found(summary)
+    _echo_found(summary, "best observed")
 
 
 def export(
@@ -473,12 +476,12 @@ def _found(result: Result | None) -> dict[str, Any]:
     return found if least is None else found | {"least_violating": vars(least)}
 
 
-def _echo_found(summary: dict[str, Any]) -> None:
+def _echo_found(summary: dict[str, Any], best: str = "best") -> None:
     from scalable_bo.storage.shown import describe_excess
 
     if summary["best_value"] is not None:
-        best = f"best {summary['best_value']:.6g} at {_describe_params(summary['best_params'])}"
-        typer.echo(best)
+        params = _describe_params(summary["best_params"])
+        typer.echo(f"{best} {summary['best_value']:.6g} at {params}")
     if front := summary.get("front"):
         corner = _describe_params(summary["reference_point"])
         size = f"{count(front, 'point')} on the front"

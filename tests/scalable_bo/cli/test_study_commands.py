@@ -582,6 +582,14 @@ def test_any_damage_to_a_configuration_is_read_or_refused(
         assert str(error)
 
 
+def test_the_status_says_that_its_best_point_is_the_best_observed(
+    cli: CommandLine, tmp_path: Path
+) -> None:
+    with Study(Space(x=Float(0.0, 1.0)), maximize=True, path=tmp_path / "kept") as study:
+        study.add_data([{"x": 0.25}, {"x": 0.5}], [1.5, 0.5])
+    assert "best observed 1.5 at x = 0.25\n" in cli("status", tmp_path / "kept").out
+
+
 def test_a_configuration_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_bytes(codecs.BOM_UTF8 + CONFIG.encode())
