@@ -67,7 +67,7 @@ class Comparison:
         return min(ratios), max(ratios)
 
     def is_slower(self, limit: float) -> bool:
-        """Whether the ratio and every pair exceed ``limit``, or the workload is lost."""
+        """Whether the ratio exceeds ``limit`` and all pairs say slower, or the workload is lost."""
         if self.ratio is None or self.interval is None:
             return self.lost
         return self.ratio > limit and self.interval[0] > 1.0

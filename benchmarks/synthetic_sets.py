@@ -1,13 +1,13 @@
-"""Stand-ins for the regression sets of the papers that are not at hand: of their number of rows and
-inputs, with the kernel and the noise that they have there.
+"""Stand-ins for regression sets of the papers that are not available here: with their numbers of
+rows and inputs, and with the kernel and the noise of the papers.
 
     python -m benchmarks.synthetic_sets houseelec --rows 20000 --out synthetic-houseelec.parquet
 
 Inputs are standard normal, the target y is a path of the prior and noise. The noise variance is
 the square of the best published RMSE on the standardised target, and that of the path is the rest.
 The papers publish no lengthscale: 4 √d is about three times the distance of two points, so that
-some thousand rows tell more than the mean even in a hundred dimensions. What depends on how the
-inputs lie, such as clusters, is not that of the set.
+some thousand rows tell more than the mean even in a hundred dimensions. Nothing that
+depends on how the inputs are distributed, such as clusters, is reproduced.
 
 References:
     Lin et al. (2023), Table 1; Rathore et al. (2025), Table 1.
@@ -54,6 +54,7 @@ def table_like(name: str, rows: int | None = None, seed: int = 0) -> pandas.Data
         seed: of everything drawn.
     """
     checks.one_of("name", name, SETS)
+    checks.optional(checks.integer, "rows", rows, 2)
     published = SETS[name]
     generator = torch.Generator().manual_seed(seed)
     shape = (published.rows if rows is None else rows, published.dim)

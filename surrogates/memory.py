@@ -36,7 +36,7 @@ _looks: dict[torch.device, tuple[float, int]] = {}
 
 
 def default_budget(device: torch.device) -> int:
-    """Return the bytes of a kept matrix or a temporary: 2 GiB, or a quarter of a GPU's memory."""
+    """Return the most bytes of a kept matrix or a temporary: 2 GiB, or a quarter of a GPU's."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory // 4
     return 2 * GIBIBYTE

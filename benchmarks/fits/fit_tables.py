@@ -90,7 +90,7 @@ def _score_row(records: list[Record]) -> list[str]:
 
 
 def _grid(records: list[Record]) -> list[list[str]]:
-    """Return a row a method by number of points and ratio, over cells that all methods have."""
+    """Return a row for each number of points, ratio and method, over cells all methods have."""
     headings = ["points", "signal / noise", "method", "cells", "RMSE", "NLL", "seconds"]
     rows = [[*headings, "taken for noise", "worse than the reference"]]
     methods = list(dict.fromkeys(record["settings"]["method"] for record in records))

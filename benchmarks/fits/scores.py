@@ -193,7 +193,7 @@ def predict(fitted: Any, points: Tensor, num_neighbours: int) -> tuple[Tensor, T
 
 
 def fit_refined(model: PathwiseGP, max_epochs: int, tolerance: float, **options: Any) -> PathwiseGP:
-    """Fit by minibatches of nearest neighbours, then on all data where ``fit`` would do so too."""
+    """Fit by minibatches of nearest neighbours, then on all data, as ``fit`` does if quick."""
     fit_minibatch(model, max_epochs=max_epochs, tolerance=tolerance, **options)
     return fit_iterative(model, **options, **REFINEMENT)
 

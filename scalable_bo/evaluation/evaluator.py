@@ -41,6 +41,15 @@ class ErrorElsewhere(Exception):
     """What an objective raised in another process, with its traceback as text."""
 
 
+def text_of(error: BaseException) -> str:
+    """Return the name of an error and its text, which is made by the error's own code."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "its text cannot be read"
+    return f"{type(error).__name__}: {text}"
+
+
 class AnswerError(ValueError):
     """A value holds numbers, and not one for each of the study's outcomes."""
 
@@ -83,11 +92,7 @@ class Evaluation:
         """
         places = " → ".join(_places(error))
         room = MAX_REASON - len(places) - len(" (in )")
-        try:
-            text = str(error)
-        except Exception:  # by the error's own code
-            text = "its text cannot be read"
-        line = " ".join(f"{type(error).__name__}: {text}".split())
+        line = " ".join(text_of(error).split())
         if not places or room < len(type(error).__name__):
             return cls.failed(id, line, error)
         return cls.failed(id, f"{shorten(line, room)} (in {places})", error)
@@ -406,7 +411,7 @@ class Evaluator:
                 self._futures[future] = id
                 future.add_done_callback(done.put)
         except BrokenExecutor as error:
-            return _Loss(f"{type(error).__name__}: {error}", False)
+            return _Loss(text_of(error), False)
         return None
 
     def _further(
@@ -563,17 +568,13 @@ def _evaluation_of(future: Future[Evaluation], id: int, error: BaseException | N
             "The objective, its parameters or its answer could not be sent between processes:"
             f" {error}. Define the objective at the top of a module, or use threads."
         ) from error
-    return (
-        future.result()
-        if error is None
-        else Evaluation.failed(id, f"{type(error).__name__}: {error}")
-    )
+    return future.result() if error is None else Evaluation.failed(id, text_of(error))
 
 
 def _late(
     futures: dict[Future[Evaluation], int], begun: dict[Future[Evaluation], float], patience: float
 ) -> list[int]:
-    """Return the points that run longer than ``patience``; ``begun`` notes since when."""
+    """Return the points that have run longer than ``patience``; ``begun`` notes since when."""
     if math.isinf(patience):
         return []
     now = time.monotonic()

@@ -39,7 +39,7 @@ class ThompsonPreset:
         candidate_weights: of the data that candidates lie around: ``corrected``, y − min y, or
             ``published``, y + min y, which prefers the worst data where the values have both signs.
         num_ascent_steps: Adam steps.
-        learning_rate: of Adam, in units of the cube's edge; ``None`` for one by the lengthscale.
+        learning_rate: of Adam, in units of the cube's edge; ``None`` derives it from lengthscales.
         prune_starts: leave starts behind and let the learning rate fall; all steps from all starts
             at one rate, as published, if false.
         cg: budget of conjugate gradients.

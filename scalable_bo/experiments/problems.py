@@ -151,7 +151,7 @@ class GPPrior(Problem):
     def share_features(
         self, num_paths: int, generator: torch.Generator | None = None
     ) -> PriorPaths:
-        """Draw ``num_paths`` functions of the prior, by the target's features and own weights."""
+        """Draw ``num_paths`` functions of the prior, with the target's features and new weights."""
         ((features, weights),) = self.prior.draws
         shape = (features.num_features, num_paths)
         fresh = torch.randn(shape, generator=generator or _fresh_generator(), dtype=weights.dtype)
@@ -198,7 +198,7 @@ def test_function(name: str, dim: int | None = None, noise: float = 0.0) -> Test
 
     Args:
         name: one of ``TEST_FUNCTIONS``; case, underscores and hyphens do not matter.
-        dim: number of inputs; ``None`` takes BoTorch's default. Some functions have but one.
+        dim: number of inputs; ``None`` takes BoTorch's default. Some have one only.
         noise: variance of the observation noise.
     Raises:
         ValueError: if the name is unknown or the function does not exist in ``dim`` dimensions.

@@ -176,7 +176,7 @@ class ThompsonSampler(BaseSampler):
         if not space:
             return {}
         with self._lock:
-            known = _Known.of(study, space)
+            known = _SortedTrials.of(study, space)
             if not self._waiting or self._waiting_space != space or self._is_stale(known):
                 self._waiting = self._draw(study, space, known, trial)
                 self._waiting_space = space
@@ -210,7 +210,7 @@ class ThompsonSampler(BaseSampler):
         if self._independent_sampler is not None:
             self._independent_sampler.after_trial(study, trial, state, values)
 
-    def _is_stale(self, known: _Known) -> bool:
+    def _is_stale(self, known: _SortedTrials) -> bool:
         """Whether the points that are waiting would be chosen better now, at little cost."""
         is_ours = self._batch_size is None and known.num_over <= MOST_OF_FEW
         return is_ours and known.num_over != self._num_known
@@ -226,7 +226,7 @@ class ThompsonSampler(BaseSampler):
         self,
         study: Study,
         space: dict[str, BaseDistribution],
-        known: _Known,
+        known: _SortedTrials,
         trial: FrozenTrial,
     ) -> list[dict[str, Any]]:
         """Return a batch of parameters, at first one of the design; fewer where the space has no
@@ -375,7 +375,7 @@ def _left(trials: TrialSpace, known: Sequence[FrozenTrial]) -> Tensor | None:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _SortedTrials:
     """Trials with all parameters of a space: complete ones with finite values, those that are over
     without such values, and running ones.
     """
@@ -385,17 +385,17 @@ class _Known:
     running: list[FrozenTrial]
 
     @classmethod
-    def of(cls, study: Study, space: dict[str, BaseDistribution]) -> _Known:
-        """Return those of a study."""
+    def of(cls, study: Study, space: dict[str, BaseDistribution]) -> _SortedTrials:
+        """Return the trials of a study, sorted."""
         known = cls([], [], [])
         for trial in study.get_trials(deepcopy=False):
             if not space.items() <= trial.distributions.items():
                 continue
-            if not trial.state.is_finished():
+            if trial.state == TrialState.RUNNING:
                 known.running.append(trial)
             elif trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values)):
                 known.complete.append(trial)
-            else:
+            elif trial.state.is_finished():
                 known.failed.append(trial)
         return known
 

@@ -115,10 +115,12 @@ class Belief:
     @property
     def is_noisy(self) -> bool:
         """Whether there is noise: known, or more than the surrogate of a function without noise may
-        find. Where there are too many values for averaged bands, it must not be the function's.
+        find or, of many values, the error of their mean as of the last ask hides. Where there are
+        too many for averaged bands, it must not be the function's.
         """
         if self.data.noise is not None:
-            return bool(self.data.noise.max() > 0.0)
+            negligible = 0.0 if self.quick_mean is None else NEGLIGIBLE_NOISE
+            return bool(self.data.noise.max() > negligible)
         is_found = float(self.model.likelihood.noise.detach()) > NEGLIGIBLE_NOISE
         return is_found and not (len(self.data.y) > EXACT_UP_TO and is_rough(self._exact))
 

@@ -192,7 +192,8 @@ class TrainingData:
     @classmethod
     def of_success(cls, rows: Rows, space: Space) -> TrainingData | None:
         """Return 1 at the points with a value, be it of one of several outcomes, and 0 where
-        evaluations failed, but for what was taken back or lost on disk; as :meth:`of_failures`.
+        evaluations failed, but for what was taken back or lost on disk; ``None`` as in
+        :meth:`of_failures`.
         """
         told = rows.observed + rows.partly_told.tolist()
         failed = [r for r, why in rows.reasons.items() if not why.startswith(ACCIDENTS)]

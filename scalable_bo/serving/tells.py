@@ -49,7 +49,7 @@ class Teller:
         self._tell_study = tell
         self._after = after
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
-        self._thread = ThreadPoolExecutor(1, "teller")
+        self._executor = ThreadPoolExecutor(1, "teller")
 
     def tell(self, told: Sequence[Told]) -> Future[None]:
         """Return what is done when all of it is on disk; it has the study's error where nothing of
@@ -57,12 +57,12 @@ class Teller:
         """
         job = _Job(told, Future())
         self._jobs.put(job)
-        self._thread.submit(self._work)
+        self._executor.submit(self._work)
         return job.done
 
     def close(self) -> None:
         """Tell what waits, and end."""
-        self._thread.shutdown()
+        self._executor.shutdown()
 
     def _work(self) -> None:
         jobs = [self._jobs.get() for _ in range(self._jobs.qsize())]

@@ -24,8 +24,8 @@ CallableConstraint = Callable[[dict[str, Any]], Any]
 
 @dataclass(frozen=True)
 class LinearConstraint:
-    """``at_least`` ≤ Σ coefficient · value ≤ ``at_most``, to 1e-8 of the range of the terms, of
-    equalities 1e-6.
+    """``at_least`` ≤ Σ coefficient · value ≤ ``at_most``, to within 1e-8 of the range of the
+    sum; an equality to within 1e-6.
 
     Args:
         coefficients: by the name of the parameter, a ``Float`` or an ``Int``.
@@ -86,6 +86,11 @@ class LinearConstraint:
         """Whether both limits are the same."""
         return self.at_least == self.at_most
 
+    @property
+    def _limits(self) -> tuple[float, float]:
+        low = -math.inf if self.at_least is None else self.at_least
+        return low, math.inf if self.at_most is None else self.at_most
+
     def check(self, params: Mapping[str, Parameter]) -> None:
         """Require that the constraint can be met by ``params``.
 
@@ -122,13 +127,12 @@ class LinearConstraint:
         for name, coefficient in self.coefficients.items():
             total = total + coefficient * X[:, columns.index(name)]
         slack = self.slack(params)
-        low = -math.inf if self.at_least is None else self.at_least
-        high = math.inf if self.at_most is None else self.at_most
+        low, high = self._limits
         return (total >= low - slack) & (total <= high + slack)
 
     def slack(self, params: Mapping[str, Parameter], dtype: torch.dtype = torch.float64) -> float:
-        """Return by how much two ways of adding the same numbers may differ in an arithmetic; of an
-        equality, which a search in float32 is to meet as well, in that.
+        """Return by how much two ways of adding the same numbers may differ in ``dtype``; for an
+        equality always in float32, since a search in float32 must be able to meet it.
         """
         if self.is_equality:
             dtype = torch.float32
@@ -147,12 +151,15 @@ class LinearConstraint:
         or nonlinear if a parameter is ``log``.
 
         Inequalities are wider by half of what the arithmetic rounds, so that it loses no feasible
-        integer; those of real numbers in float32 are narrower, so that it leads none out.
+        integer; in float32, those of real numbers are narrower, so that no point found breaks them.
         """
         margin = 0.5 * self.slack(params, like.dtype)
-        is_real = any(params[name].num_values == math.inf for name in self.coefficients)
+        is_real = any(
+            params[name].num_values == math.inf for name, c in self.coefficients.items() if c
+        )
         if is_real and like.dtype == torch.float32:
-            margin = -margin
+            low, high = self._limits
+            margin = -min(margin, 0.25 * (high - low))
         signed = []  # Σ sign · coefficient · value ≥ sign · limit
         if self.is_equality:
             signed.append((1.0, self.at_least, 0.0))

@@ -96,7 +96,7 @@ class _Written:
 
     def may_be_shown_as(self, number: float, shown: float) -> bool:
         """Return whether what a spreadsheet shows may stand for the number of a value."""
-        return shown in (number, self.rounded(number))
+        return shown in (number, self.rounded(number)) or math.isnan(shown) and math.isnan(number)
 
     def labels(self, numbers: Iterable[float]) -> list[Any]:
         """Return numbers as they stand at an axis."""

@@ -69,7 +69,7 @@ def read_sheet(path: Path) -> pd.DataFrame:
         raise ValueError(f"{path.name} could not be read: {error}.") from error
     frame = rows[1:].set_axis(rows.iloc[0].tolist(), axis=1)
     frame.attrs["decimal"] = decimal_of(how)
-    return frame.loc[:, frame.columns != ""]
+    return frame.loc[:, [cell_text(name) != "" for name in frame.columns]]
 
 
 def dialect(path: Path) -> dict[str, str]:
@@ -137,6 +137,7 @@ class Filled:
     def _wrong_columns(self) -> Iterator[str]:
         columns = list(self._frame.columns)
         known = [*self._space.names, *self._space.fixed, *self._names, *OTHERS]
+        known += [self._id, self._noise, self._reason, self._note]
         if self._id not in columns:
             yield f"the column `{self._id}` is missing among {', '.join(columns)}"
         yield from (f"the column `{c}` is there twice" for c in {*columns} if columns.count(c) > 1)
@@ -175,7 +176,9 @@ class Filled:
         if reason:
             self.reasons[int(id)] = unguarded(reason)
         if reason and told:
-            self._report(row, self._reason, f"{reason!r} stands beside a value. Clear one of both")
+            self._report(
+                row, self._reason, f"{reason!r} stands beside a value. Clear one of the two"
+            )
 
     def _compare(self, row: int, name: str, param: Parameter, cell: Any, asked: float) -> None:
         """Report a parameter that is not what was asked for, but for what rounding may change."""

@@ -38,7 +38,7 @@ class Known:
         taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space
             all.
         batches: values of the batches so far, of which the largest is best, NaN where failed: first
-            all from before the first model, then those of an ask each, with what was added later.
+            all from before the first model, then those of an ask each, with what came after it.
         goal: what is wanted of several outcomes; ``None`` for one objective alone.
     """
 
@@ -71,7 +71,7 @@ class Known:
             return TrainingData.of(U, rows.values[ids], noise, self._record.maximize)
 
     def success(self) -> TrainingData | None:
-        """Return where evaluations had a value and where they failed; ``None`` if few failed."""
+        """Return where evaluations had values and where they failed; ``None`` if too few did."""
         with self._record.lock:
             return TrainingData.of_success(self._record.rows, self._space)
 

@@ -80,11 +80,11 @@ def fit_iterative(
             with n = 2000 and s = 16: solves to a residual of 0.1 leave less error with the former
             than solves to 0.01 with the latter, and cost no more; and the features' own error makes
             the latter's gradient vary up to ten times as much.
-        solver: ``Auto(tolerance=3e-3, max_epochs=50)`` if ``None``; what a step leaves unsolved,
-            the next goes on with, by the solution's ``cheaper`` solver if it names one. A system
-            whose relative residual stays above 0.03, or the solver's tolerance if that is larger,
-            after three such solves is not learned from: the fit ends with the last hyperparameters
-            whose systems were solved, and a warning.
+        solver: ``Auto(tolerance=3e-3, max_epochs=50)`` if ``None``; the next step goes on with
+            what one leaves unsolved, at first by the solver that a solution before it names as
+            ``cheaper``, if any. A system whose relative residual stays above 0.03, or the solver's
+            tolerance if that is larger, after three such solves is not learned from: the fit ends
+            with the last hyperparameters whose systems were solved, and a warning.
         generator: of the probes; one seeded with 0 if ``None``.
         callback: called after every step with the steps done and the rise of the log marginal
             likelihood, as estimated, in nats.
@@ -120,20 +120,20 @@ def fit_iterative(
     set_apart(model)
     coordinates = Coordinates(model, X)
     optimizer = torch.optim.Rprop([coordinates.value], lr=first_step, step_sizes=(1e-4, 1.0))
-    W = None
+    W = quicker = None
     solved = coordinates.value.clone()
     rise = _Rise()
     for step in range(1, num_steps + 1):
         Z = draw_probes(
             model, X, num_probes, probes, torch.Generator(generator.device).manual_seed(seed)
         )
-        solution = _solve(model, Z, probes == "pathwise", solver, W)
+        solution = _solve(model, Z, probes == "pathwise", solver, quicker, W)
         if not _is_solved(solution, solver):
             coordinates.move_to(solved)
             _warn_of_unsolved(step, solution)
             break
         W = solution.value
-        solver = solution.cheaper or solver
+        quicker = solution.cheaper or quicker
         solved = coordinates.value.clone()
         gradient = coordinates.pull_gradient()
         rise.add(solved, gradient)
@@ -195,13 +195,20 @@ def draw_probes(
 
 
 def _solve(
-    model: ExactGP, Z: Tensor, symmetric: bool, solver: Solver, initial: Tensor | None
+    model: ExactGP,
+    Z: Tensor,
+    symmetric: bool,
+    solver: Solver,
+    quicker: Solver | None,
+    initial: Tensor | None,
 ) -> Solution:
-    """Return the solutions behind a gradient; where they are not, go on with them a few times."""
-    for _ in range(MOST_SOLVES):
+    """Return the solutions behind a gradient, at first by the ``quicker`` solver if there is one;
+    where they are not, go on with them a few times.
+    """
+    for own in (quicker or solver, *[solver] * (MOST_SOLVES - 1)):
         model.zero_grad()
         solution = backward_log_likelihood(
-            model, Z, symmetric=symmetric, solver=solver, initial=initial
+            model, Z, symmetric=symmetric, solver=own, initial=initial
         )
         if _is_solved(solution, solver) or not bool(torch.isfinite(solution.value).all()):
             break

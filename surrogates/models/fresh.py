@@ -116,7 +116,7 @@ class FreshGP(SingleTaskGP):
         return known and not self._began_homoscedastic
 
     def _noise_of_values(self, X: Tensor) -> Tensor:
-        """Return σ² (..., k or 1, m) of values that come without at transformed X (..., k, d)."""
+        """Return σ² (..., k or 1, m) at transformed X (..., k, d) for values without one."""
         if isinstance(self.likelihood, HadamardGaussianLikelihood):
             return noise_at(self.likelihood, X).detach().unsqueeze(-1)
         noise: Tensor = self.likelihood.noise.detach()

@@ -530,7 +530,7 @@ def tile_spans(num_rows: int, num_columns: int, side: int) -> Iterator[tuple[sli
 
 
 def tile_side(device: torch.device) -> int:
-    """Return a tile's rows and columns on ``device``; on CUDA no more than fit its free memory."""
+    """Return the side of a tile on ``device``, in rows; on CUDA at most what fits free memory."""
     side = TILE_SIDE.get(device.type, DEFAULT_SIDE)
     return memory.side_that_fits(device, side) if device.type in memory.DEVICE_TYPES else side
 

@@ -205,7 +205,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
     def _descend(
         self, rows: Rows, data: tuple[Tensor, Tensor], step_sizes: Tensor, **settings: Any
     ) -> Iterator[Tensor]:
-        """Yield the coefficients (r, s) after every pass over ``data``, the first ``rows``."""
+        """Yield the coefficients (r, s) after every pass over ``data``, which come first in Φ."""
         X, targets = data
         start = torch.zeros(
             rows(slice(1)).shape[1], len(step_sizes), dtype=torch.float64, device="cpu"

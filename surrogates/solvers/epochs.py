@@ -67,7 +67,7 @@ class EpochMonitor(State):
     def deal(
         self, batch_size: int, generator: torch.Generator, arrange: Arrange | None = None
     ) -> tuple[Tensor, Self]:
-        """Return the rows of the next step, at most ``batch_size``; an epoch's parts differ by one.
+        """Return the rows of the next step, ≤ ``batch_size``; an epoch's parts differ by ≤ 1 row.
 
         Args:
             arrange: makes another order of a random one.

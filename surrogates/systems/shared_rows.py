@@ -158,7 +158,7 @@ class SharedRows(Rows):
         return generator
 
     def chunks(self, *matrices: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Yield all n rows of the matrices to all processes in chunks, each sent before its use."""
+        """Yield all n rows of the matrices to all processes in chunks, the next sent meanwhile."""
         widths = [matrix.shape[1] for matrix in matrices]
         size = memory.part_size(sum(widths), matrices[0].dtype)
         parts = [

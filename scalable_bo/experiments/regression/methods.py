@@ -176,8 +176,8 @@ def regression_method(solver: str | Solver) -> RegressionMethod:
 
 
 def heeded(solver: str | Solver, budget: Budget) -> dict[str, Any]:
-    """Return the part of the budget that a method heeds, as records have it: their first versions
-    had all the methods of the ADASAP paper in the published number of blocks.
+    """Return the part of the budget that a method heeds; ``num_blocks`` only if it is not the
+    published number, so that records without it stay valid.
     """
     heeds = set(regression_method(solver).heeds)
     if budget.num_blocks == Budget.num_blocks:

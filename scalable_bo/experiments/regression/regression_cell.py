@@ -179,7 +179,7 @@ class RegressionCell(Cell[Loaded]):
             "variation": self.variation,
         }
         if self.kernel == "matern32":
-            del settings["kernel"]  # as in the first versions' records
+            del settings["kernel"]  # records without it are of that kernel
         if self.is_table:
             return settings | {"sha256": digest(Path(self.data))}
         return {
@@ -194,7 +194,15 @@ class RegressionCell(Cell[Loaded]):
 
     @property
     def source(self) -> Hashable:
-        return (self.data, self.split, self.data_dir, self.target, self.test_fraction, self.seed)
+        return (
+            self.data,
+            self.split,
+            self.data_dir,
+            self.target,
+            self.test_fraction,
+            self.kernel,
+            self.seed,
+        )
 
     def load(self, on_status: Status) -> Loaded:
         """Return the data, and hyperparameters as published or, for a user's table, fitted."""

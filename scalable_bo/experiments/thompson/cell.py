@@ -194,7 +194,7 @@ def check_settings(cells: Sequence[ThompsonCell], folder: Path) -> None:
     """Require that what the folder has of these runs, complete or not, has the same settings.
 
     Raises:
-        ValueError: naming the first that was not, and what differs.
+        ValueError: naming the first that has others, and what differs.
     """
     for cell in cells:
         path, state = files(cell, folder)

@@ -98,7 +98,7 @@ def _summary(lengthscale: float, runs: list[Record]) -> Summary:
 
 
 def thompson_table(records: Sequence[Record]) -> str:
-    """Return Markdown: for each preset a table of solvers and lengthscales, beside those published.
+    """Return Markdown: for each preset a table of solvers and lengthscales, and published results.
 
     A cell is mean ± standard error (number of seeds); the improvement is (best − random) /
     |random|, in per cent. Presets of one name that differ in their sizes are tables of their own.

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acquisition.constraints import FeasibleSet
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
 from tests.scalable_bo.strategies import choices, points_of, spaces
 
@@ -261,6 +262,28 @@ def test_a_constraint_on_a_wide_range_holds_to_the_last_integer() -> None:
     )
     X = torch.tensor([[7.0, 7.0], [3_999_999.0, 4_000_000.0], [8.0, 7.0], [4e6, 3_999_999.0]])
     assert space.feasible(X.double()).tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_neither_loses_points_that_keep_a_constraint_nor_finds_others(
+    dtype: torch.dtype,
+) -> None:
+    def searched(space: Space) -> FeasibleSet:
+        cube = space.cube.to(dtype)
+        return FeasibleSet.of(cube, **space.acquisition_options(cube))
+
+    sum_of = {"n": 1, "m": 1, "idle": 0}
+    whole = Space(LinearConstraint(sum_of, at_most=3), n=Int(0, 3), m=Int(0, 3), idle=Float(0, 1))
+    X = torch.tensor([[3, 0, 0.5], [2, 1, 0.5], [0, 3, 0.5], [3, 1, 0.5]], dtype=torch.float64)
+    met = searched(whole).contains(whole.normalize(X).to(dtype))
+    assert met.tolist() == [True, True, True, False]
+    for limits in ((None, 1.0), (1.0, 1.0 + 1e-5)):
+        real = Space(LinearConstraint({"a": 1, "b": 1}, *limits), a=Float(0, 1), b=Float(0, 1))
+        U = 0.5 + 0.5 * torch.rand(100, 2, dtype=dtype)
+        moved = searched(real).nearby(U)
+        assert real.feasible(real.unnormalize(moved)).any()
+        X = real.unnormalize(moved[searched(real).meets(moved)])
+        assert real.feasible(X).all() and len(X)
 
 
 def test_a_constraint_on_values_far_from_zero_is_one() -> None:

@@ -229,8 +229,16 @@ def test_a_failed_row_that_has_a_value_is_refused(tmp_path: Path) -> None:
         Study(Space(x=Float(0.0, 1.0)), maximize=True).add_data(path, target="score")
 
 
-@pytest.mark.parametrize("cells", [pd.to_timedelta([3.0, 4.0], unit="s"), [1 + 2j, 3.0]])
-def test_durations_and_complex_numbers_are_no_numbers(cells: Any) -> None:
+@pytest.mark.parametrize(
+    "cells",
+    [
+        pd.to_timedelta([3.0, 4.0], unit="s"),
+        pd.to_datetime(["2024-01-01", "2024-01-02"]),
+        [1 + 2j, 3.0],
+    ],
+    ids=["durations", "dates", "complex"],
+)
+def test_durations_dates_and_complex_numbers_are_no_numbers(cells: Any) -> None:
     study = Study(Space(x=Float(0.0, 1e9)), maximize=True)
     frame = pd.DataFrame({"x": [0.5, 0.25], "score": [1.0, 2.0]})
     with pytest.raises(TypeError, match="'score' must hold numbers, got not a number"):

@@ -158,6 +158,13 @@ def test_a_parameter_may_have_the_name_of_any_column_of_a_sheet(
     assert study.reasons([1]) == ["it broke"]
 
 
+def test_a_renamed_column_is_known_where_an_outcome_is_missing() -> None:
+    goal = {"objectives": {"yield": "maximize", "cost": "minimize"}}
+    study = Study(Space(reason=Categorical(["hot", "cold"]), x=Float(0, 1)), **goal)
+    study.tell(study.sheet(study.ask(1)).drop(columns="cost").assign(**{"yield": 1.0}))
+    assert study.to_dataframe()["yield"].tolist() == [1.0]
+
+
 def test_an_outcome_may_be_called_noise() -> None:
     study = make_study(objectives={"noise": "minimize", "gain": "maximize"})
     study.tell(study.sheet(study.ask(2)).assign(noise=[0.5, 1.0], gain=[1.0, 2.0]))
@@ -195,6 +202,17 @@ def test_what_was_run_instead_is_seen_in_a_narrow_range_far_from_zero() -> None:
     frame["year"] = 1009 if frame["year"].item() < 1005 else 1000
     with pytest.raises(ValueError, match="column `year`: '10.*' is not what was asked for, 10"):
         study.tell(frame)
+
+
+@pytest.mark.parametrize("cell", ["", "n/a", "-"])
+def test_a_parameter_that_is_not_active_is_not_compared(cell: str) -> None:
+    inner = {"depth": Int(1, 9, active_if={"kind": "a"})}
+    inner["tail"] = Categorical(["s", "t"], active_if={"kind": "a"})
+    study = Study(Space(kind=Categorical(["a", "b"]), **inner), maximize=True, seed=0)
+    study.enqueue([{"kind": "b"}])
+    frame = study.sheet(study.ask(1)).astype(object).assign(value=1.0, depth=cell)
+    study.tell(frame)
+    assert study.num_observations == 1
 
 
 def test_a_batch_is_a_frame() -> None:

@@ -134,6 +134,23 @@ def test_a_step_is_solved_by_what_would_have_solved_the_last_one_for_less() -> N
     assert steps == [1, 2, 3] and len(solved) == 1
 
 
+def test_a_step_that_the_cheaper_solver_leaves_unsolved_is_solved_by_the_given_one() -> None:
+    class Lazy(Solver):
+        def _solve(self, request: Request) -> Solution:
+            found = Cholesky()._solve(request)
+            return replace(found, value=0 * found.value, residual=torch.ones_like(found.residual))
+
+    class Dear(CG):
+        def _solve(self, request: Request) -> Solution:
+            return replace(super()._solve(request), cheaper=Lazy())
+
+    fitted = []
+    for solver in (CG(), Dear()):
+        model = fit_iterative(make_model(), solver=solver, num_steps=3)
+        fitted.append(model.covar_module.lengthscale.detach())
+    torch.testing.assert_close(fitted[0], fitted[1], rtol=1e-2, atol=0.0)
+
+
 def test_the_optimum_is_near_the_exact_one() -> None:
     start = make_model()
     exact = fit_exact(make_model())
