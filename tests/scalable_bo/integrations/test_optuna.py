@@ -281,8 +281,9 @@ def test_it_is_learned_where_trials_fail(directions: list[str], reason: type[Exc
 
     study = optuna.create_study(directions=directions, sampler=make_sampler(strategy="auto"))
     study.optimize(fragile, n_trials=24, catch=ValueError)
-    without = [trial for trial in study.trials if trial.state != TrialState.COMPLETE]
-    assert 2 <= len(without) <= 12
+    failed = [trial.state != TrialState.COMPLETE for trial in study.trials]
+    assert 2 <= sum(failed) <= 12
+    assert sum(failed[12:]) <= 4
 
 
 def test_threads_share_the_queue_without_handing_a_point_out_twice() -> None:
