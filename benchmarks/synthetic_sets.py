@@ -6,8 +6,8 @@ rows and inputs, and with the kernel and the noise of the papers.
 Inputs are standard normal, the target y is a path of the prior and noise. The noise variance is
 the square of the best published RMSE on the standardised target, and that of the path is the rest.
 The papers publish no lengthscale: 4 √d is about three times the distance of two points, so that
-some thousand rows tell more than the mean even in a hundred dimensions. Nothing that
-depends on how the inputs are distributed, such as clusters, is reproduced.
+some thousand rows tell more than the mean even in a hundred dimensions. Nothing that depends on how
+the inputs are distributed, such as clusters, is reproduced.
 
 References:
     Lin et al. (2023), Table 1; Rathore et al. (2025), Table 1.

@@ -30,7 +30,7 @@ class ThompsonNode(GenerationNode):
     Ax asks for trials one by one, each at the price of a call of the whole generator. Here the
     model is fitted and the paths are drawn when the last batch has been served, whatever has been
     observed in between. A call for several arms, or with other fixed parameters or another
-    experiment, draws anew. Points that are waiting are not saved. Failed ones are not drawn again.
+    experiment, draws anew. Waiting points are not saved; those of failed trials are not repeated.
 
     Args:
         name: of the node.

@@ -114,15 +114,16 @@ class Belief:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether there is noise: known, or more than the surrogate of a function without noise may
-        find or, of many values, the error of their mean as of the last ask hides. Where there are
-        too many for averaged bands, it must not be the function's.
+        """Whether a recommendation must heed noise: known, or more than the surrogate of a function
+        without noise may find. Among too many values for bands, known noise must exceed the errors
+        of the mean, and learned noise must not be the function's own.
         """
-        if self.data.noise is not None:
-            negligible = 0.0 if self.quick_mean is None else NEGLIGIBLE_NOISE
-            return bool(self.data.noise.max() > negligible)
-        is_found = float(self.model.likelihood.noise.detach()) > NEGLIGIBLE_NOISE
-        return is_found and not (len(self.data.y) > EXACT_UP_TO and is_rough(self._exact))
+        known = self.data.noise
+        noise = self.model.likelihood.noise.detach() if known is None else known
+        is_large = float(noise.max()) > NEGLIGIBLE_NOISE
+        if known is not None:
+            return is_large or self.quick_mean is None
+        return is_large and not (len(self.data.y) > EXACT_UP_TO and is_rough(self._exact))
 
     @torch.no_grad()
     def recommend(self, X: Tensor, values: Tensor) -> int:

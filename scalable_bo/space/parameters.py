@@ -194,6 +194,7 @@ class _Number(_Written):
         return values.clamp(self.low, self.high)
 
     def may_be_shown_as(self, number: float, shown: float) -> bool:
+        # Three digits are off by at most half a percent: of the number, and here of its range
         is_rounded = abs(shown - number) <= 0.005 * (self.high - self.low)
         has_three_digits = f"{shown:.3g}" == f"{number:.3g}"
         return (is_rounded and has_three_digits) or super().may_be_shown_as(number, shown)

@@ -319,7 +319,7 @@ class AskReport:
         solver: of the linear systems, as text; empty for points of the initial design.
         choice: how the points were chosen and why, where the study chooses; empty where it does
             not, and for points of the initial design.
-        time: when the points were handed out, in seconds since 1970; NaN by older versions.
+        time: when the points were handed out, in seconds since 1970; NaN if that was not kept.
     """
 
     seconds_fit: float = 0.0

@@ -139,7 +139,7 @@ def _draw_paths(
     """Draw paths with a seed from the global generator, like all of BoTorch; other samplers than
     BoTorch's defaults are obeyed.
 
-    Those of an exact model come as BoTorch's ``MatheronPath``, prior and update apart, both ours.
+    Those of an exact model come as BoTorch's ``MatheronPath``, whose prior and update are ours.
     """
     stock = prior_sampler is draw_kernel_feature_paths and update_strategy is gaussian_update
     if not stock or (model._is_exact and not _is_batch(model)):

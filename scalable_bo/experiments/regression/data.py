@@ -217,7 +217,7 @@ def split_table(table: np.ndarray[Any, Any], split: int, test_fraction: float) -
     Args:
         table: (rows, d + 1), the target last.
         split: seed of the choice of rows.
-        test_fraction: of the rows, in (0, 1); at least one row is held out, and two are kept.
+        test_fraction: of the rows, in (0, 1); at least one is held out, and at least two are kept.
     """
     num_test = min(max(1, round(test_fraction * len(table))), len(table) - 2)
     test = np.zeros(len(table), dtype=bool)

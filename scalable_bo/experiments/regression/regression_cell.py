@@ -194,15 +194,8 @@ class RegressionCell(Cell[Loaded]):
 
     @property
     def source(self) -> Hashable:
-        return (
-            self.data,
-            self.split,
-            self.data_dir,
-            self.target,
-            self.test_fraction,
-            self.kernel,
-            self.seed,
-        )
+        where = (self.data, self.split, self.data_dir)
+        return (*where, self.target, self.test_fraction, self.kernel, self.seed)
 
     def load(self, on_status: Status) -> Loaded:
         """Return the data, and hyperparameters as published or, for a user's table, fitted."""

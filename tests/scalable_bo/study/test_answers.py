@@ -266,6 +266,17 @@ def test_known_noise_decides_near_an_optimum_however_small_beside_the_values() -
     assert lost["best_params"] < 0.5 * lost["best_observed_params"]
 
 
+def test_the_best_of_many_exact_values_is_recommended() -> None:
+    study = Study(SPACE, maximize=False, sampler=QUICK, strategy="thompson")
+    X = points(EXACT_UP_TO + 50)
+    X[:1000, 0] = 0.5 + 0.003 * problems.normal(1000, 1, seed=1).squeeze(1)  # almost as good
+    study.add_data(X, bowl(X), noise=1e-9)
+    study.ask(1)
+    belief = study._answers._belief(fits=False)
+    assert belief is not None and belief.quick_mean is not None
+    assert study.result.best_params == study.result.best_observed_params
+
+
 def test_predictions_are_in_the_units_of_the_values_and_cover_them() -> None:
     study = Study(SPACE, maximize=True, strategy="thompson")
     study.add_data(points(50), 1e6 + 1e3 * bowl(points(50)))

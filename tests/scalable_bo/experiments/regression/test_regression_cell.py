@@ -252,6 +252,14 @@ def test_a_user_s_table_is_predicted_by_the_kernel_that_was_asked_for(
     assert record["rmse"] == pytest.approx(error, rel=1e-6)
 
 
+def test_every_kernel_of_a_table_is_fitted(homes: Path, tmp_path: Path) -> None:
+    run = RegressionCell(str(homes), 0, "cholesky", mean_only=True, target="price")
+    runs = [run, replace(run, kernel="rbf")]
+    list(run_cells(runs, tmp_path))
+    first, second = (json.loads((tmp_path / f"{each.name}.json").read_text()) for each in runs)
+    assert first["hyperparameters"] != second["hyperparameters"]
+
+
 def test_published_hyperparameters_are_of_one_kernel_only() -> None:
     with pytest.raises(ValueError, match="`kernel` goes with a table of your own.*got 'rbf' for p"):
         RegressionCell("pol", 0, "cg", kernel="rbf")
