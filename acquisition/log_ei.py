@@ -425,9 +425,7 @@ def beside_the_best(request: Request, fewest: int = 30) -> Tensor:
 
 
 def with_repeat(reason: str, request: Request) -> str:
-    """Return how the points of a request are chosen, with what is said of :func:`beside_the_best`
-    if one is.
-    """
+    """Return how points are chosen, with what :func:`beside_the_best` says if one is."""
     return reason + (REPEATED if len(beside_the_best(request)) else "")
 
 

@@ -31,6 +31,7 @@ from scalable_bo.integrations.chooser import choose_batch, fitted_model, split_b
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.study.design import ENUMERATED_UP_TO
+from scalable_bo.study.pace import learn_success
 from surrogates import PathwiseGP, checks
 from surrogates.solvers.registry import SOLVERS
 from surrogates.systems.preconditioners import Exact, Identity, Nystrom, PivotedCholesky
@@ -48,8 +49,9 @@ from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
 from ax.generation_strategy.transition_criterion import MinTrials
 from ax.generators.torch.botorch_modular.acquisition import Acquisition
-from ax.generators.torch.botorch_modular.surrogate import SurrogateSpec
+from ax.generators.torch.botorch_modular.surrogate import Surrogate, SurrogateSpec
 from ax.generators.torch.botorch_modular.utils import ModelConfig
+from ax.generators.torch_base import TorchOptConfig
 from ax.storage.botorch_modular_registry import register_acquisition, register_model
 from ax.storage.json_store.registry import CORE_DECODER_REGISTRY, CORE_ENCODER_REGISTRY
 from botorch.acquisition.monte_carlo import qSimpleRegret
@@ -172,8 +174,22 @@ class ThompsonAcquisition(Acquisition):
     * ``surrogate``: what points are chosen by: ``"ax"`` for the model that Ax has fitted, the
       default, ``"study"`` for the surrogate of a study, fitted to the same data on the unit cube;
     * ``ask_seconds``: of a single outcome's batch by the surrogate of a study, as in ``Study``;
+    * ``num_failed``: how many of the pending points, the last ones, have failed, as
+      :class:`ThompsonNode` says; from the second on, it is learned where trials fail;
     * ``seed``: of paths and candidates. The same seed, data and pending points give the same batch.
     """
+
+    def __init__(
+        self,
+        surrogate: Surrogate,
+        search_space_digest: SearchSpaceDigest,
+        torch_opt_config: TorchOptConfig,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(surrogate, search_space_digest, torch_opt_config, *args, **kwargs)
+        pending = (torch_opt_config.pending_observations or self.surrogate.Xs)[0]
+        self._failed = pending[len(pending) - self.options.get("num_failed", 0) :]
 
     def optimize(
         self,
@@ -277,15 +293,21 @@ class ThompsonAcquisition(Acquisition):
         strategy = make_strategy(self.options.get("strategy", "thompson"), sampler)
         if grid.is_discrete:
             request = replace(request, constraints={**request.constraints, "rounding": grid.round})
-        if self.options.get("surrogate", "ax") == "ax":
-            return strategy.generate(request)
         box = Box.of(request.bounds)
-        on_cube = _on_cube(request, box)
         factory = SurrogateFactory.default(
             len(box.sides), request.bounds.dtype, request.bounds.device
         )
+        told, failed = (box.to_cube(X).double() for X in (self.surrogate.Xs[0], self._failed))
+        failures = TrainingData.of_failures(told, failed)
+        if self.options.get("surrogate", "ax") == "ax":
+            success = learn_success(factory, failures, request.generator)
+            here = None if success is None else box.in_box(success)
+            return strategy.generate(replace(request, success=here))
+        on_cube = _on_cube(request, box)
         if "objective" in request.goal:
-            chosen = strategy.generate(self._by_several(on_cube, factory, strategy, box))
+            success = learn_success(factory, failures, request.generator)
+            several = self._by_several(on_cube, factory, strategy, box)
+            chosen = strategy.generate(replace(several, success=success))
         else:
             seconds = self.options.get("ask_seconds") if request.choices is None else None
             (dataset,) = self._datasets()
@@ -298,6 +320,7 @@ class ThompsonAcquisition(Acquisition):
                 request.generator,
                 lambda model, size: replace(on_cube, model=model, q=size),
                 seconds,
+                failures,
             )
             if choice:
                 self.models_used = [dict.fromkeys(dataset.outcome_names, choice)]

@@ -60,13 +60,17 @@ class ThompsonNode(GenerationNode):
         **kwargs: Any,
     ) -> GeneratorRun | None:
         """Return a generator run of one arm from the batch, or of n arms."""
+        failed = _failed(experiment)
         options: dict[str, Any] = {
             "experiment": experiment,
-            "pending_observations": _with_failed(experiment, pending_observations),
+            "pending_observations": _with_failed(experiment, pending_observations, failed),
             "skip_fit": skip_fit,
             "data": data,
+            "fixed_features": fixed_features,
+            # What is pending says nothing of its trial: the acquisition tells them by their number
+            "model_gen_options": {Keys.AX_ACQUISITION_KWARGS: {"num_failed": len(failed)}},
         }
-        options |= {"fixed_features": fixed_features, **kwargs}
+        options |= kwargs
         if n not in (None, 1) or self.batch_size == 1:
             return super().gen(n=n, **options)
         if not skip_fit:  # the first trial of a call: others may have been attached since the last
@@ -103,16 +107,22 @@ def node_to_dict(node: ThompsonNode) -> dict[str, Any]:
     }
 
 
-def _with_failed(
-    experiment: Experiment, pending: dict[str, list[ObservationFeatures]] | None
-) -> dict[str, list[ObservationFeatures]] | None:
-    """Return pending points and those of failed trials, for each metric."""
-    failed = [
+def _failed(experiment: Experiment) -> list[ObservationFeatures]:
+    """Return the points of failed trials."""
+    return [
         ObservationFeatures.from_arm(arm, trial_index=trial.index)
         for trial in experiment.trials_by_status[TrialStatus.FAILED]
         for arm in trial.arms
         if experiment.search_space.check_membership(arm.parameters)
     ]
+
+
+def _with_failed(
+    experiment: Experiment,
+    pending: dict[str, list[ObservationFeatures]] | None,
+    failed: list[ObservationFeatures],
+) -> dict[str, list[ObservationFeatures]] | None:
+    """Return pending points and then the ``failed`` ones, for each metric."""
     if not failed:
         return pending
     return {name: [*(pending or {}).get(name, []), *failed] for name in experiment.metrics}

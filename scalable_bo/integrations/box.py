@@ -47,6 +47,10 @@ class Box:
         """Return a function from points to points as one on the unit cube."""
         return lambda U: self.to_cube(function(self.from_cube(U)))
 
+    def in_box(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """Return a function of points on the unit cube as one of those in the box."""
+        return lambda X: function(self.to_cube(X))
+
     def constraints_on_cube(self, constraints: Mapping[str, Any]) -> dict[str, Any]:
         """Return linear constraints, Σ cᵢ xᵢ ≥ or = r, fixed features and, if there is one, a
         rounding on the unit cube.

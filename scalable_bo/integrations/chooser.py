@@ -45,8 +45,6 @@ def choose_batch(
     reason = ""
 
     def learned(region: Region | None = None) -> Success | None:
-        if success is None:
-            return None
         return learn_success(factory, success, generator, watch.deadline, region)
 
     if seconds is not None:

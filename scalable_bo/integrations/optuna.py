@@ -332,9 +332,8 @@ class ThompsonSampler(BaseSampler):
             for column, part in enumerate(data)
         ]
         wanted = acquisition_goal(goal, models, data, table, q, generator)
-        request = replace(request_of(models, q), goal=wanted)
-        if success is not None:
-            request = replace(request, success=learn_success(factory, success, generator, None))
+        learned = learn_success(factory, success, generator)
+        request = replace(request_of(models, q), goal=wanted, success=learned)
         return strategy.generate(request)
 
 

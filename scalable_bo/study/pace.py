@@ -256,23 +256,23 @@ def local_parts(
 
 def learn_success(
     factory: SurrogateFactory,
-    data: TrainingData,
+    data: TrainingData | None,
     generator: torch.Generator,
-    deadline: float | None,
+    deadline: float | None = None,
     region: Region | None = None,
 ) -> Success | None:
     """Return the probability that evaluations succeed, by those nearest to a region if there is
     one; ``None`` where none of them has failed.
 
     Args:
-        data: where they succeeded and failed.
+        data: where they succeeded and failed; ``None`` where too few failed.
         generator: of the ask, from which nothing is drawn: failures change nothing else that is
             random.
         deadline: of the fit.
     """
-    if region is not None:
+    if data is not None and region is not None:
         data = data.part(region.nearest(data.U))
-    if bool(data.signed.all()):
+    if data is None or bool(data.signed.all()):
         return None
     own = torch.Generator().manual_seed(generator.initial_seed())
     fitted = fit_surrogate(factory, data, own, few=True, watch=FitWatch(deadline=deadline))

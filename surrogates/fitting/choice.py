@@ -240,9 +240,7 @@ def _warn_of_noise(model: SingleTaskGP, method: str) -> None:
 
 
 def _warn_of_bounds(model: SingleTaskGP) -> bool:
-    """Warn if lengthscales that the bounds of the kernel exclude are likelier than those found;
-    return whether they are.
-    """
+    """Warn, and return True, if lengthscales that the kernel's bounds exclude are likelier."""
     found = BatchedGP(model)
     index = found.whole
     search = Search(None)

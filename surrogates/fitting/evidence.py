@@ -158,9 +158,7 @@ class Evidence:
         return torch.cat(means), torch.cat(variances)
 
     def gain(self, model: SingleTaskGP) -> float:
-        """Return by how much the log marginal likelihood of the points exceeds that of noise alone,
-        in nats.
-        """
+        """Return the log marginal likelihood of the points less that of noise alone, in nats."""
         return gain_over_noise(BatchedGP(model), self._points.unsqueeze(0))
 
     @torch.no_grad()

@@ -89,9 +89,7 @@ class Expectation:
 
 
 def _has_prior_of_the_users(part: Kernel, d: int) -> bool:
-    """Return whether the lengthscale of ``part``, of d inputs, has a prior that is not BoTorch's
-    default.
-    """
+    """Return whether the lengthscale of ``part``, of d inputs, has a prior of the user's."""
     prior = getattr(part, "lengthscale_prior", None)
     if prior is None:
         return False

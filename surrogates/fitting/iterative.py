@@ -172,9 +172,7 @@ def draw_probes(
     generator: torch.Generator,
     num_features: int = 2048,
 ) -> Tensor:
-    """Return probes Z (n, s): random signs, or f(X) + ε of the covariance H with features of its
-    own for each.
-    """
+    """Return probes Z (n, s): signs, or f(X) + ε of covariance H, each with features of its own."""
     if kind == "rademacher":
         return standard_normal((len(X), num_probes), X, generator).sign()
     noise = standard_normal((len(X), num_probes), X, generator)

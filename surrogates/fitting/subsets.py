@@ -114,9 +114,7 @@ class _Subsets:
         self._best = [one.value.clone() for one in self.coordinates]
 
     def evaluate(self) -> Tensor:
-        """Return (log likelihood + log prior) / m of every subset, (s,);
-        its gradient is then in the coordinates.
-        """
+        """Return (log likelihood + log prior) / m of every subset, (s,); it leaves its gradient."""
         for one in self.coordinates:
             one.write()
         sets = self._index.split(1)

@@ -12,9 +12,7 @@ from surrogates.systems.system import Rows
 
 @dataclass
 class Momentum(State):
-    """Nesterov's two further sequences, and the parameters of each column:
-    none of this exists without acceleration.
-    """
+    """Nesterov's two further sequences, and the parameters of each column, if accelerated."""
 
     V: Tensor  # (n, s)
     Z: Tensor  # (n, s), where the gradient is taken

@@ -41,9 +41,7 @@ class RowSampler(ABC):
 
 @dataclass(frozen=True, eq=False)
 class LeverageSampler(RowSampler):
-    """Rows drawn one after the other without replacement,
-    with probabilities proportional to ℓ. O(n) a block.
-    """
+    """Rows drawn in turn, none twice, with probabilities proportional to ℓ. O(n) a block."""
 
     @classmethod
     def of(
@@ -175,9 +173,7 @@ def _log_binomial(n: int, k: Tensor) -> Tensor:
 
 
 def draw_without_replacement(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Return ``count`` distinct rows, drawn one after another in proportion to ``weights`` (n,)
-    among those left.
-    """
+    """Return ``count`` distinct rows, drawn in turn in proportion to ``weights`` (n,)."""
     clocks = torch.empty(weights.shape, dtype=torch.float64, device=generator.device).exponential_(
         generator=generator
     )

@@ -50,9 +50,7 @@ class Cells:
 
     @classmethod
     def of(cls, system: KernelSystem, generator: torch.Generator, num_probed: int = 500) -> "Cells":
-        """Return the cells of ``system``, of which ``num_probed`` rows show what up to as many
-        others leave.
-        """
+        """Return the cells of ``system``, of which ``num_probed`` rows tell what others leave."""
         order = torch.randperm(system.n, generator=generator, device=generator.device)
         rank = min(num_probed, (system.n + 1) // 2)
         probed = system.restrict(order[: rank + num_probed].to(system.device))

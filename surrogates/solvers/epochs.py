@@ -128,9 +128,7 @@ class EpochMonitor(State):
 
 @dataclass
 class AveragedDescent(State):
-    """Iterates with momentum, an average of them, and a step size that is reduced for the columns
-    that diverge.
-    """
+    """Iterates with momentum, their average, and a step size reduced for columns that diverge."""
 
     # (n, s) where the next gradient is taken: the iterates A, moved on by the momentum times their
     # velocities

@@ -117,9 +117,7 @@ class SpectrumModel:
         return math.sqrt(variance / (self.scale + self.noise))
 
     def direct_residual(self, dtype: torch.dtype, share: float = 1e-2) -> float:
-        """Return the relative residual that rounding leaves a direct solve in ``dtype``, a
-        ``share`` of eps n / λ_n.
-        """
+        """Return a direct solve's relative residual in ``dtype``, a ``share`` of eps n / λ_n."""
         return share * torch.finfo(dtype).eps * self.n * self.scale / self.smallest
 
     def missed_by(self, rank: int) -> float:

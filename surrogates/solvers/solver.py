@@ -80,9 +80,7 @@ class Watch(ABC):
 
     @abstractmethod
     def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        """Evaluate the given columns for weights W (n, c); return their errors and their relative
-        residuals, (c,) each.
-        """
+        """Return the errors and relative residuals (c,) of the given columns, W (n, c)."""
 
     @abstractmethod
     def errors(self) -> Tensor:
@@ -258,9 +256,7 @@ class Solution:
     cheaper: "Solver | None" = None
 
     def no_worse_than_zero(self) -> "Solution":
-        """Return this solution with 0 in place of the columns whose relative residual exceeds 1,
-        that of 0, or is NaN.
-        """
+        """Return this with 0 in place of columns whose residual exceeds that of 0, 1, or is NaN."""
         worse = ~(self.residual <= 1.0)
         if not bool(worse.any()):
             return self
@@ -510,9 +506,7 @@ def random_rows(system: LinearSystem) -> Tensor:
 
 
 def groups_by(values: Tensor, num_groups: int = NUM_GROUPS) -> Tensor:
-    """Return the indices of equally many rows of similar ``values`` (m,) in each group, (at least
-    num_groups, ·).
-    """
+    """Return indices in groups (at least num_groups, ·), equal in size, of like ``values`` (m,)."""
     size = max(1, len(values) // num_groups)
     return values.argsort()[: len(values) // size * size].view(-1, size)
 

@@ -104,9 +104,7 @@ def shares(name: str, number: int) -> slice:
 
 
 def share(number: int, rank: int, size: int) -> slice:
-    """Return the share of process ``rank`` of ``size`` in ``number`` rows or paths: equally many
-    for each, or one more.
-    """
+    """Return which of ``number`` rows belong to process ``rank`` of ``size``, in equal shares."""
     return slice(rank * number // size, (rank + 1) * number // size)
 
 

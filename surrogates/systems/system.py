@@ -263,9 +263,7 @@ class LinearSystem(ABC):
 
     @abstractmethod
     def whitened(self) -> tuple[Tensor | None, Tensor]:
-        """Return L, lower triangular (``None`` for I), and M, both (n, n),
-        such that the matrix is L M Lᵀ.
-        """
+        """Return L, lower triangular (``None`` for I), and M, (n, n) each: the matrix is L M Lᵀ."""
 
     def precise(self) -> "LinearSystem":
         """Return the system in the arithmetic that a direct solve needs, which may be this one."""

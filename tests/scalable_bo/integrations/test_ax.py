@@ -115,6 +115,24 @@ def test_a_trial_that_failed_is_not_proposed_again() -> None:
     assert sorted(tried) == list(range(1, 13))
 
 
+@pytest.mark.parametrize(
+    ("model_options", "limits"), [(None, []), (None, ["y <= 0.9"]), ({"solver": CG()}, [])]
+)
+def test_it_is_learned_where_trials_fail(model_options: Any, limits: list[str]) -> None:
+    client = make_client(
+        PLANE, "-value", constraints=([], limits), strategy="auto", model_options=model_options
+    )
+    failed = []
+    for _ in range(26):
+        ((index, params),) = client.get_next_trials(max_trials=1).items()
+        failed.append(params["x"] < 0.9)
+        if failed[-1]:
+            client.mark_trial_failed(index)
+        else:
+            client.complete_trial(index, raw_data={"value": params["x"], "y": params["y"]})
+    assert sum(failed[16:]) <= 4
+
+
 def test_exact_values_are_taken_as_ax_has_them() -> None:
     client = make_client(PLANE, batch_size=2)
     for q in (6, 2, 2):
