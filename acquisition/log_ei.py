@@ -248,9 +248,7 @@ class _Improvement:
     @cached_property
     @torch.no_grad()
     def leaders(self) -> Tensor:
-        """The best data points (b, d) by the means: of several objectives those that are the best
-        in some direction.
-        """
+        """The best data points (b, d) by the means: of several objectives, each in a direction."""
         means = [
             part.moments(model.transform_inputs(self.X))[0] for model, part in self._posteriors
         ]

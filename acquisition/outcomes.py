@@ -217,9 +217,7 @@ class OutcomePaths:
 def check_outcomes(
     models: Sequence[PathwiseGP], objective: Any, constraints: Any
 ) -> tuple[Outcome | None, tuple[Outcome, ...]]:
-    """Return objective and constraints if each maps values (..., m) to (...);
-    the objective of one output may be left out.
-    """
+    """Return both if each maps (..., m) to (...); of one output, the objective may be left out."""
     num_outputs = sum(model.num_outputs for model in models)
     if objective is None and num_outputs > 1:
         raise ValueError(

@@ -156,9 +156,7 @@ class Moves:
         return torch.cat([steps, self.step * (ways / length)[far]])
 
     def _reached(self, x: Tensor, steps: Tensor) -> Tensor:
-        """Return the feasible points that steps from x lead to, other than x; steps that leave the
-        set are led back to it.
-        """
+        """Return the feasible points that steps from x lead to, led back to the set, but for x."""
         points = x + steps
         if self.feasible.constrained:
             points = torch.cat([points, self.feasible.nearby(points)])
@@ -238,9 +236,7 @@ def grid_neighbours(X: Tensor, feasible: FeasibleSet, num_distances: int = 7) ->
 
 
 def _exchanged(X: Tensor, feasible: FeasibleSet) -> Tensor:
-    """Return the points X (p, d) with an input at its upper bound and one at its lower exchanged,
-    for each such pair.
-    """
+    """Return X (p, d), for each pair of inputs at an upper and a lower bound, exchanged."""
     lower, upper = feasible.bounds
     free = feasible.scale > 0
     at_upper = (upper == X) & free

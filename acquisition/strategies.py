@@ -296,9 +296,7 @@ def _given(request: Request) -> dict[str, Any]:
 
 
 def _rest(request: Request, chosen: Tensor, q: int) -> Request:
-    """Return the request for the next q points after those that have been chosen, (k, d): by the
-    paths from the k-th on.
-    """
+    """Return the request for the q points after those chosen, (k, d): by the paths from k on."""
     paths = request.paths
     own = slice(len(chosen), len(chosen) + q)
     if isinstance(paths, Sequence):

@@ -90,9 +90,7 @@ def path_evaluation() -> Call:
 
 
 def acquisition() -> Call:
-    """Time the screening and the ascent of given paths, with the settings that a user gets but for
-    fewer candidates and starts.
-    """
+    """Time screening and ascent of given paths as by default, but with fewer points and starts."""
     from acquisition import ParallelThompsonSampling
 
     surrogate = model(1000)

@@ -83,9 +83,7 @@ def available(device: torch.device) -> int:
 
 
 def require(num_bytes: int, device: torch.device, what: str, remedy: str) -> None:
-    """Raise ``MemoryError`` naming ``what``, the bytes it needs and the ``remedy`` if they are not
-    free on ``device``.
-    """
+    """Raise ``MemoryError`` with ``what`` and the ``remedy`` if ``device`` lacks the bytes."""
     free = available(device)
     if num_bytes > free:
         raise MemoryError(
@@ -236,9 +234,7 @@ def drawing_device(device: torch.device, count: int) -> torch.device:
 
 
 def generator_for(generator: torch.Generator, device: torch.device, count: int) -> torch.Generator:
-    """Return the generator that draws ``count`` numbers for ``device``: ``generator``, or one of
-    that device which it seeds.
-    """
+    """Return what draws ``count`` numbers for ``device``: ``generator``, or one it seeds there."""
     where = drawing_device(device, count)
     if where.type in ("cpu", generator.device.type):
         return generator

@@ -65,9 +65,7 @@ class Task:
         return 1 if self.reference is None else len(self.reference)
 
     def loss(self, values: Tensor) -> float:
-        """Return the smallest of values (n,), infinity if all failed, or the negative hypervolume
-        of values (n, k).
-        """
+        """Return the least of values (n,), infinity if none, or minus a hypervolume of (n, k)."""
         if self.reference is None:
             return float(values.nan_to_num(nan=math.inf).min())
         return -hypervolume(values, self.reference)

@@ -293,9 +293,7 @@ def _score(system: System, solution: Solution) -> Record:
 
 
 def _solver(cell: TraceCell, n: int, budget: float) -> Any:
-    """Return the solver that spends the whole budget, in epochs, on steps;
-    evaluating what it returns comes on top.
-    """
+    """Return the solver that spends the budget, in epochs, on steps; evaluation comes on top."""
     spent = budget + 1.0
     limits = Budget(SPEND_IT_ALL, max_epochs=spent)
     if cell.problem == THOMPSON and PRESET.sdd.num_blocks is not None:

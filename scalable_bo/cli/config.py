@@ -131,8 +131,8 @@ class Config(_Table):
         """Add the configured data, those that have not been added, and enqueue the configured
         points of a study that has asked for none.
         """
-        if self.enqueue and not study.num_asks and not study.num_queued:
-            study.enqueue(self.read_enqueued(study.space))
+        if self.enqueue:
+            study.enqueue(self.read_enqueued(study.space), once=True)
         for data in self.data:
             study.add_data(self.folder / data.file, target=data.target, noise=data.noise)
 

@@ -43,9 +43,7 @@ def print_thompson(records: Sequence[Record]) -> None:
 def printing(
     title: str, kind: type[Cell[Any]], names: Sequence[str]
 ) -> Callable[[Sequence[Record]], None]:
-    """Return what prints the numbers that a kind of cell tells, a row a record, named by some of
-    its settings.
-    """
+    """Return what prints a row of numbers for each record, named by some of its settings."""
 
     def show(records: Sequence[Record]) -> None:
         rows = [

@@ -87,9 +87,7 @@ class Evaluation:
 
     @classmethod
     def raised(cls, id: int, error: BaseException) -> Evaluation:
-        """Return the failure of what raised: the error and, innermost last, the places of the
-        user's code that it went through.
-        """
+        """Return the failure of what raised: the error and its places in the user's code."""
         places = " → ".join(_places(error))
         room = MAX_REASON - len(places) - len(" (in )")
         line = " ".join(text_of(error).split())
@@ -514,9 +512,7 @@ def to_float(value: Any) -> float:
 
 
 def _places(error: BaseException, most: int = 4) -> list[str]:
-    """Return the places of an error's traceback beside this file, the innermost last; of many, the
-    first and the last ones.
-    """
+    """Return an error's places beside this file, the innermost last: the first and last of many."""
     places = [
         f"{frame.name}, {Path(frame.filename).name}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)

@@ -81,9 +81,7 @@ class Cell(ABC, Generic[Data]):
         return f"{self.name}: {', '.join(words)}"
 
     def settings(self) -> dict[str, Any]:
-        """Return all that decides the result, as it stands in the record: a cell with the same
-        settings need not run again.
-        """
+        """Return all that decides the result: a cell with the same settings need not run again."""
         return {
             entry.name: getattr(self, entry.name)
             for entry in fields(self)
@@ -97,9 +95,7 @@ class Cell(ABC, Generic[Data]):
 
     @property
     def source(self) -> Hashable:
-        """What tells the data of cells apart: those of one source next to each other share what
-        ``load`` returns.
-        """
+        """What tells data apart: cells of one source in a row share what ``load`` returns."""
         return None
 
     def load(self, on_status: Status) -> Data:

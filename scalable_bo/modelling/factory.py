@@ -194,9 +194,7 @@ def _kernel_smooth(usual: ScaleKernel) -> Kernel:
 
 
 def _kernel_apart(usual: ScaleKernel) -> Kernel:
-    """Return the sum of a kernel of all inputs, of which there is little at first, and of functions
-    of one input each.
-    """
+    """Return the sum of a kernel of all inputs, little at first, and functions of one each."""
     together = deepcopy(usual.base_kernel)
     single = MainEffectsKernel(together.lengthscale.shape[-1])
     single.register_prior("lengthscale_prior", ModerateLengthscalePrior(), "lengthscale")

@@ -313,9 +313,7 @@ class RemoteStudy:
         patience: float | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Any:
-        """Make a request, with a content or to read, until it is answered; ``None`` if there is no
-        answer and ``stopped()``.
-        """
+        """Make a request until it is answered; return ``None`` if it is not and ``stopped()``."""
         end = time.monotonic() + (self.patience if patience is None else patience)
         body = None if content is None else json.dumps(content, default=quote).encode()
         pause = FIRST_PAUSE

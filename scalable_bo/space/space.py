@@ -287,9 +287,7 @@ class Space:
         return placed + 0.0
 
     def read(self, params: Any, *, observed: bool = False) -> Tensor:
-        """Return points in the user's units, (n, d): of one dict, of n dicts, or as they are;
-        ``observed`` as in :meth:`check`.
-        """
+        """Return points (n, d) in the user's units, also of dicts; as in :meth:`check`."""
         points = [params] if isinstance(params, Mapping) else params
         if isinstance(points, Sequence) and all(isinstance(one, Mapping) for one in points):
             return self.from_dicts(points, observed=observed)

@@ -68,6 +68,8 @@ def load_checkpoint(kept: Checkpoints, up_to: int) -> Checkpoint | None:
             continue
         try:
             return _read(kept.read(number), number)
+        except FileNotFoundError:  # another process, which has a newer one, has removed it
+            continue
         except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             warn(
                 f"The checkpoint {kept.describe(number)} is damaged and was passed over ({error})."

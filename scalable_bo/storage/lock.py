@@ -1,10 +1,11 @@
-"""The lock of a study's folder: one of the operating system's on a file, which ends with the
-process that holds it, however that ends.
+"""Who holds a study: the lock of its folder, one of the operating system's on a file, which ends
+with the process that holds it, however that ends; and how a process is told from all others.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import socket
@@ -60,6 +61,26 @@ class WriterLock:
             # A child that was just forked may still have the file open
             fcntl.flock(self._file, fcntl.LOCK_UN)
             self._file.close()
+
+
+def process_mark(pid: int) -> str:
+    """Return 24 hexadecimal digits that no other process has, the first 8 those of this machine as
+    long as it runs, then 6 of the ``pid``; of one that has ended, the first 8 alone.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    here = [boot, os.readlink("/proc/self/ns/pid"), socket.gethostname()]
+    machine = hashlib.sha256(json.dumps(here).encode()).hexdigest()[:8]
+    try:
+        state, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return machine
+    return machine if state in "ZX" else f"{machine}{pid:06x}{int(numbers[18]):010x}"
+
+
+def has_ended(mark: str) -> bool:
+    """Return whether the process with a mark has ended; ``False`` of one on another machine."""
+    now = process_mark(int(mark[8:14], 16))
+    return mark[:8] == now[:8] and mark != now
 
 
 def _describe(pid: int, host: str) -> str:

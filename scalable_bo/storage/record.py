@@ -5,6 +5,7 @@ of its space, its direction and its seed.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +52,7 @@ class StudyRecord:
         self.settings = settings
         self.lock = threading.RLock()
         self.num_replaced = 0
+        self._num_changes = 0  # when the last ask began
         self._is_closed = False
         self._is_torn = False  # whether a write has begun that has not been stored
         self._names = names
@@ -76,6 +78,13 @@ class StudyRecord:
     @property
     def asks(self) -> list[Ask]:
         return self.contents.asks
+
+    def best_value(self) -> float:
+        """Return the best feasible value; NaN if there is none, or of several objectives."""
+        with self.lock:
+            rows = self.rows
+            best = self.wanted.best(rows.outcomes(len(self.wanted.names))[rows.observed])
+            return math.nan if best is None else float(rows.values[rows.observed[best]])
 
     def refresh(self) -> None:
         """Take over what others have written, as long as the storage is open."""
@@ -112,6 +121,7 @@ class StudyRecord:
         """Make an ask in the block, up to date when it begins; others wait with theirs."""
         with nullcontext() if self._shared is None else self._shared.asking():
             self.refresh()
+            self._num_changes = len(self.contents.changes)
             yield
 
     @contextmanager
@@ -140,16 +150,31 @@ class StudyRecord:
         with self.lock:
             return list(ids) if self._shared is None else self._shared.claim(ids)
 
-    def enqueue(self, X: Tensor) -> None:
-        """Add points (k, d) to the end of the queue."""
+    def enqueue(self, X: Tensor, once: bool) -> None:
+        """Add points (k, d) to the end of the queue; ``once``, only to a study that is as new."""
         with self._changing():
-            self._write("add_queued", X)
+            if not (once and (self.asks or len(self.contents.queue))):
+                self._write("add_queued", X)
 
-    def add_ask(self, X: Tensor, ask: Ask, cost: AskReport, num_queued: int) -> list[int]:
+    def add_ask(
+        self, X: Tensor, ask: Ask, cost: AskReport, num_queued: int, known: Sequence[int]
+    ) -> list[int]:
         """Add an ask, its points (q, d), the first of which leave the queue, and what it cost;
-        return their ids.
+        return their ids. Of the observed rows ``known`` to it, what was replaced since ``asking``
+        began does not count.
+
+        Raises:
+            OSError: if another process has asked meanwhile, since the database lost the lock.
         """
         with self._changing():
+            if ask.number <= len(self.asks):
+                raise OSError(
+                    f"{self.storage.name} lost the lock of this ask, and another process has asked"
+                    " meanwhile. Nothing was stored. Ask again."
+                )
+            replaced = {change.id for change in self.contents.changes[self._num_changes :]}
+            num_observed = ask.num_observed - len(replaced.intersection(known))
+            ask = replace(ask, num_observed=num_observed)
             first = len(self.rows)
             cost = replace(cost, time=time.time())
             self._write("add_ask", ask, cost, first, X, num_queued)
@@ -249,10 +274,13 @@ class StudyRecord:
         with self.lock:
             self._mend()
             try:
-                with nullcontext(()) if self._shared is None else self._shared.writing() as writes:
+                with nullcontext([]) if self._shared is None else self._shared.writing() as writes:
+                    self._is_torn = bool(writes)
                     for write in writes:
                         write.apply(self.contents)
                         self.num_replaced += write.name in ("adopt", "replace_outcomes")
+                    writes.clear()
+                    self._is_torn = False
                     yield
                 self._is_torn = False
             except BaseException:

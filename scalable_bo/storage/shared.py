@@ -25,6 +25,7 @@ from torch import Tensor
 from scalable_bo._packages import INSTALL, require
 from scalable_bo.space.plain_values import flag
 from scalable_bo.space.quoting import quote
+from scalable_bo.storage.lock import has_ended, process_mark
 from scalable_bo.storage.log import Length, digest_of, pack, replay, unpack
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.storage import Ask, Contents, LoggedStorage, NoStudyError, Write
@@ -39,6 +40,9 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModu
 
 VERSION = 1
 LONGEST_NAME = 200
+# What the writer of a claim ends with: is at the point, which is free when its process has ended;
+# or has given it to somebody, and may have ended
+EVALUATES, ASKED = "x-"
 
 _METADATA = sa.MetaData()
 _STUDIES = sa.Table(
@@ -87,7 +91,8 @@ class SQLStorage(LoggedStorage):
             or ``sqlite:///file.db`` for processes of one machine.
         study: its name there; made if there is none.
         lease: seconds after which a point that was asked for and not told may be evaluated by
-            another process: more than the longest evaluation takes.
+            another process: more than the longest evaluation takes. A point that ``optimize`` was
+            at is free as soon as its process has ended, for others on the same machine.
         must_exist: refuse a name that no study has.
     Raises:
         ImportError: if SQLAlchemy, or the driver of the database, is not installed; the extra
@@ -111,8 +116,8 @@ class SQLStorage(LoggedStorage):
         self._url = self._engine.url.render_as_string(hide_password=True)
         self._study = study
         self._lease = lease
-        self._writer = uuid.uuid4().hex
         self._process = os.getpid()
+        self._writer = process_mark(self._process) + uuid.uuid4().hex[:7]
         self._seen = 0  # the number of the last write that is known
         self._length = Length()
         self._unread: list[Write] = []
@@ -178,12 +183,11 @@ class SQLStorage(LoggedStorage):
         return contents
 
     @contextmanager
-    def writing(self) -> Iterator[Sequence[Write]]:
+    def writing(self) -> Iterator[list[Write]]:
         """Hold the study in a transaction, and give what others have written."""
         self.require_writable()
         with self._transaction():
-            writes, self._unread = self._unread, []
-            yield writes
+            yield self._unread
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -226,14 +230,15 @@ class SQLStorage(LoggedStorage):
     def claim(self, ids: Sequence[int]) -> list[int]:
         """Keep pending points that nobody evaluates for this process, and return them."""
         with self._transaction() as connection:
-            given = (_CLAIMS.c.study == self._study) & _CLAIMS.c.id.in_(list(ids))
             held = {
                 row.id
-                for row in connection.execute(sa.select(_CLAIMS).where(given))
-                if row.until >= time.time() and row.writer != self._writer
+                for row in connection.execute(sa.select(_CLAIMS).where(self._claims(ids)))
+                if row.until >= time.time()
+                and not row.writer.startswith(self._writer)
+                and not (row.writer.endswith(EVALUATES) and has_ended(row.writer[:24]))
             }
             free = [id for id in ids if id not in held]
-            self._hold(connection, free)
+            self._hold(connection, free, EVALUATES)
         return free
 
     def add_ask(
@@ -247,13 +252,14 @@ class SQLStorage(LoggedStorage):
             if self._num_optimizing:
                 spent = sa.update(_BUDGETS).where(_BUDGETS.c.study == self._study)
                 connection.execute(spent.values(left=_BUDGETS.c.left - len(X)))
-            self._hold(connection, range(first_id, first_id + len(X)))
+            what = EVALUATES if self._num_optimizing else ASKED
+            self._hold(connection, range(first_id, first_id + len(X)), what)
 
     def remove_outcomes(self, ids: Sequence[int]) -> None:
-        """Do what ``Storage`` says, and keep the points for this process."""
+        """Do what ``Storage`` says, and leave the points to whoever evaluates them first."""
         with self._transaction() as connection:
             super().remove_outcomes(ids)
-            self._hold(connection, ids)
+            connection.execute(sa.delete(_CLAIMS).where(self._claims(ids)))
 
     def require_writable(self) -> None:
         """Raise RuntimeError after ``close``, and in a fork of the process that opened it."""
@@ -268,8 +274,8 @@ class SQLStorage(LoggedStorage):
     def release(self) -> None:
         """Let others evaluate what this process has asked for and not told."""
         with self._transaction() as connection:
-            own = (_CLAIMS.c.study == self._study) & (_CLAIMS.c.writer == self._writer)
-            connection.execute(sa.delete(_CLAIMS).where(own))
+            own = _CLAIMS.c.writer.startswith(self._writer)
+            connection.execute(sa.delete(_CLAIMS).where((_CLAIMS.c.study == self._study) & own))
 
     def close(self) -> None:
         """End the connection; a second call does nothing. Points that were asked for stay out."""
@@ -281,7 +287,8 @@ class SQLStorage(LoggedStorage):
         """Return a lock of the study by a name."""
         key = hashlib.sha256(json.dumps([name, self._study]).encode()).digest()[:8]
         if self._engine.dialect.name == "sqlite":
-            return _FileLock(Path(f"{self._engine.url.database}.{name}-{key.hex()}"))
+            file = os.path.realpath(str(self._engine.url.database))  # of a link, the one behind it
+            return _FileLock(Path(f"{file}.{name}-{key.hex()}"))
         return _AdvisoryLock(self._engine, int.from_bytes(key, signed=True))
 
     def _names(self) -> list[str]:
@@ -367,14 +374,16 @@ class SQLStorage(LoggedStorage):
         self._seen = number
         self._length.count(write.name, content)
 
-    def _hold(self, connection: Connection, ids: Sequence[int]) -> None:
-        """Keep points for this process."""
+    def _hold(self, connection: Connection, ids: Sequence[int], what: str) -> None:
+        """Keep points for this process, that it ``EVALUATES`` or has ``ASKED`` for."""
         until = time.time() + self._lease
-        own = {"study": self._study, "writer": self._writer, "until": until}
+        own = {"study": self._study, "writer": self._writer + what, "until": until}
         if rows := [{"id": id, **own} for id in ids]:
-            given = (_CLAIMS.c.study == self._study) & _CLAIMS.c.id.in_(list(ids))
-            connection.execute(sa.delete(_CLAIMS).where(given))
+            connection.execute(sa.delete(_CLAIMS).where(self._claims(ids)))
             connection.execute(sa.insert(_CLAIMS), rows)
+
+    def _claims(self, ids: Sequence[int]) -> sa.ColumnElement[bool]:
+        return (_CLAIMS.c.study == self._study) & _CLAIMS.c.id.in_(list(ids))
 
     def _digest(self, number: int, content: bytes) -> str:
         return digest_of(json.dumps([self._study, number]), content)
@@ -408,8 +417,10 @@ class CheckpointTable:
     def read(self, number: int) -> bytes:
         """Return one of them."""
         with self._begun() as connection:
-            found = sa.select(_CHECKPOINTS.c.content).where(self._is(number))
-            return bytes(connection.execute(found).scalar_one())
+            content = connection.scalar(sa.select(_CHECKPOINTS.c.content).where(self._is(number)))
+        if content is None:
+            raise FileNotFoundError("another process has removed it")
+        return bytes(content)
 
     def write(self, number: int, content: bytes) -> None:
         """Keep one, complete or not at all."""

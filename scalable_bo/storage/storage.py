@@ -260,9 +260,9 @@ class Storage(Protocol):
 class SharedStorage(Storage, Protocol):
     """A storage that any number of processes write."""
 
-    def writing(self) -> AbstractContextManager[Sequence[Write]]:
+    def writing(self) -> AbstractContextManager[list[Write]]:
         """Keep other writers out of a block, whose writes last together or not at all, and give it
-        what they have written since the last block or ``load``, in order.
+        what they have written, in order, and has not been removed from the list since ``load``.
         """
 
     def asking(self) -> AbstractContextManager[None]:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, closing, nullcontext
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -134,6 +134,7 @@ class Study:
     """
 
     _num_replaced = 0  # of outcomes, when the surrogate was last as they are
+    _kept_answers: Answers | None = None
 
     def __init__(
         self,
@@ -229,33 +230,29 @@ class Study:
     @property
     def num_observations(self) -> int:
         """The number of finite values told or added, n."""
-        return len(self._record.rows.observed)
+        return len(self._now.rows.observed)
 
     @property
     def num_failed(self) -> int:
         """The number of points told or added as failed."""
-        return len(self._record.rows.reasons)
+        return len(self._now.rows.reasons)
 
     @property
     def num_evaluated(self) -> int:
         """The number of points that were asked for and told, those that failed among them."""
-        with self._record.lock:
+        with self._now.lock:
             rows = self._record.rows
             return int((rows.told & (rows.asks > 0)).sum())
 
     @property
     def num_asks(self) -> int:
         """How often points have been asked for."""
-        return len(self._record.asks)
+        return len(self._now.asks)
 
     @property
     def best_value(self) -> float:
         """The best observed feasible value so far; NaN if there is none, or several objectives."""
-        with self._record.lock:
-            rows = self._record.rows
-            wanted = self._record.wanted
-            best = wanted.best(rows.outcomes(len(wanted.names))[rows.observed])
-            return math.nan if best is None else float(rows.values[rows.observed[best]])
+        return self._now.best_value()
 
     @property
     def outcomes(self) -> tuple[str, ...]:
@@ -282,7 +279,6 @@ class Study:
         Raises:
             ValueError: if no finite value has been told.
         """
-        self._record.refresh()
         return self._answers.result
 
     @property
@@ -313,8 +309,7 @@ class Study:
         """The points that were asked and not told, to be evaluated again after a crash, and those
         of which some outcomes have been told, in ``Batch.outcomes``, which wait for the others.
         """
-        self._record.refresh()
-        with self._record.lock:
+        with self._now.lock:
             rows = self._record.rows
             ids = (~rows.told).nonzero().flatten().tolist()
             X = rows.X[ids]
@@ -345,8 +340,7 @@ class Study:
         Raises:
             ValueError: if there is no such point.
         """
-        self._record.refresh()
-        with self._record.lock:
+        with self._now.lock:
             rows = self._record.rows
             wanted = list(range(len(rows))) if ids is None else whole_numbers(ids)
             rows.require(wanted)
@@ -354,7 +348,7 @@ class Study:
 
     def reasons(self, ids: Sequence[int]) -> list[str | None]:
         """Return why each of these points failed; ``None`` for those that did not."""
-        with self._record.lock:
+        with self._now.lock:
             return [self._record.rows.reasons.get(number) for number in whole_numbers(ids)]
 
     def to_dataframe(self) -> pd.DataFrame:
@@ -370,8 +364,7 @@ class Study:
         Raises:
             ImportError: if pandas is not installed; the extra ``tables`` brings it.
         """
-        self._record.refresh()
-        with self._record.lock:
+        with self._now.lock:
             return to_frame(self.space, self._record.rows, self._record.goal)
 
     def ask(
@@ -415,10 +408,11 @@ class Study:
             X, ask, report = self._proposer.propose(q - num_queued, known, callback, candidates)
             X = torch.cat([known.queued, X])
             try:
-                ids = self._record.add_ask(X, ask, report, num_queued)
+                ids = self._record.add_ask(X, ask, report, num_queued, known.observed)
             except BaseException:
                 self._proposer.surrogate.let_go()  # that of an ask which is not stored
                 raise
+            self._forget_what_was_replaced()  # while the points were chosen
             self._last_ask = self._record.contents.costs[ask.number]
         rows = None if candidates is None else [None] * num_queued + candidates.rows
         return Batch(ids, self.space.to_dicts(X), X, rows)
@@ -443,21 +437,24 @@ class Study:
             self._proposer.assist(job)
         return True
 
-    def enqueue(self, params: Any) -> None:
+    def enqueue(self, params: Any, *, once: bool = False) -> None:
         """Have points evaluated next: the next asks give them out first, in this order.
 
         Args:
             params: a dict of parameters, a list of k dicts, or points (k, d) in the order of
                 ``space.names``.
+            once: do nothing if there has been an ask, or points are in the queue, so that programs
+                may enqueue what each begins with, also several processes at the same time.
         Raises:
             ValueError: if a point lies outside the space or breaks a constraint.
         """
-        self._record.enqueue(self.space.read_feasible(params, "params"))
+        X = self.space.read_feasible(params, "params")
+        self._record.enqueue(X, flag("once", once))
 
     @property
     def num_queued(self) -> int:
         """The number of points that were enqueued and not asked for."""
-        return len(self._record.contents.queue)
+        return len(self._now.contents.queue)
 
     def tell(
         self,
@@ -535,9 +532,8 @@ class Study:
         from scalable_bo.storage.sheets import Filled, read_sheet  # which needs an extra
 
         frame = read_sheet(Path(sheet)) if isinstance(sheet, str | os.PathLike) else sheet
-        self._record.refresh()
         columns = self._outcome_columns
-        found = Filled(frame, self.space, self._record.rows.X, columns)
+        found = Filled(frame, self.space, self._now.rows.X, columns)
         noise = None if all(map(math.isnan, found.noise)) else found.noise
         names = dict(zip(columns, self._record.wanted.names, strict=True))
         values: list[Any] = [
@@ -593,7 +589,7 @@ class Study:
     @property
     def changes(self) -> list[Change]:
         """What points had been told before they were withdrawn or corrected, in order."""
-        with self._record.lock:
+        with self._now.lock:
             return list(self._record.contents.changes)
 
     def add_data(
@@ -745,7 +741,6 @@ class Study:
         Raises:
             ValueError: if there are fewer than two values, or several outcomes.
         """
-        self._record.refresh()
         return self._answers.recommend()
 
     def predict(self, params: Any) -> Predicted:
@@ -762,7 +757,6 @@ class Study:
         Raises:
             ValueError: if a point lies outside the space, or there are fewer than two values.
         """
-        self._record.refresh()
         return self._answers.predict(params)
 
     def importances(self, outcome: str | None = None) -> dict[str, float]:
@@ -774,7 +768,6 @@ class Study:
         Raises:
             ValueError: if there are fewer than two values.
         """
-        self._record.refresh()
         return self._answers.importances(outcome)
 
     def snapshot(self, *, wait: bool = True) -> Snapshot:
@@ -783,7 +776,6 @@ class Study:
         Args:
             wait: for the ask that runs, if one does; ``False`` for the study as it stands now.
         """
-        self._record.refresh()
         factory = self._factory
         solver = factory.solver
         machinery = {
@@ -794,12 +786,13 @@ class Study:
         }
         storage = self._record.storage
         name = storage.folder.absolute().name if isinstance(storage, SQLiteStorage) else ""
+        answers = self._answers
         with nullcontext() if wait is False else self._asking:
             return take_snapshot(
                 self.space,
                 self._record,
-                self._answers.beliefs,
-                self._answers.success,
+                answers.beliefs,
+                answers.success,
                 name,
                 machinery,
             )
@@ -840,20 +833,20 @@ class Study:
     def __repr__(self) -> str:
         about = self._shown()
         goal = f"{about['goal']} over {about['parameters']}"
-        best = "" if math.isnan(self.best_value) else f", best {self.best_value:.6g}"
+        best = f", best {about['best value']:.6g}" if "best value" in about else ""
         return (
             f"<{self._record.storage.name}: {goal}; {about['values']} values,"
             f" {about['failed']} failed, {about['pending']} pending{best}>"
         )
 
     def _repr_html_(self) -> str:
-        best = {} if math.isnan(self.best_value) else {"best value": self.best_value}
-        return shown.html_table(self._record.storage.name, self._shown() | best)
+        return shown.html_table(self._record.storage.name, self._shown())
 
     def _shown(self) -> dict[str, Any]:
         with self._record.lock:
             rows = self._record.rows
-            return {
+            best = self._record.best_value()
+            about = {
                 "goal": self._record.wanted.directions,
                 "parameters": shown.describe_names(self.space.names),
                 "values": len(rows.observed),
@@ -861,6 +854,7 @@ class Study:
                 "pending": len(rows) - rows.num_told,
                 "asks": len(self._record.asks),
             }
+            return about if math.isnan(best) else about | {"best value": best}
 
     def __enter__(self) -> Self:
         return self
@@ -879,21 +873,36 @@ class Study:
             self._record.replace(ids, outcomes, kind, why)
             self._forget_what_was_replaced()
 
+    @property
+    def _now(self) -> StudyRecord:
+        """The record, with what others have written; what they have replaced is forgotten, but
+        during an ask at its end.
+        """
+        self._record.refresh()
+        if self._num_replaced != self._record.num_replaced and self._asking.acquire(blocking=False):
+            try:
+                self._forget_what_was_replaced()
+            finally:
+                self._asking.release()
+        return self._record
+
     def _forget_what_was_replaced(self) -> None:
         if self._num_replaced != self._record.num_replaced:
             self._num_replaced = self._record.num_replaced
             self._proposer.surrogate.forget()
-            self.__dict__.pop("_answers", None)
+            self._kept_answers = None
 
-    @cached_property
+    @property
     def _answers(self) -> Answers:
-        return Answers(
-            self.space,
-            self._record,
-            self._proposer.surrogate,
-            self._proposer.new_outcome_models(),
-            self._asking,
-        )
+        """Answers by all values so far."""
+        record = self._now
+        if self._kept_answers is None:
+            proposer = self._proposer
+            models = proposer.new_outcome_models()
+            self._kept_answers = Answers(
+                self.space, record, proposer.surrogate, models, self._asking
+            )
+        return self._kept_answers
 
 
 def _storage(

@@ -148,9 +148,7 @@ class KeptSurrogate:
                 self.hold(model, told, few)
 
     def take(self, checkpoint: Checkpoint, known: Known) -> bool:
-        """Take what is in a checkpoint for the surrogate of the last ask; return whether it is of a
-        kernel of the factory.
-        """
+        """Take a checkpoint's surrogate; return whether its kernel is the factory's."""
         ask = known.asks[checkpoint.ask - 1]
         restored = self.factory.restore(known.data(ask.num_observed), checkpoint)
         if restored is None:

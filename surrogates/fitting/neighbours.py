@@ -38,9 +38,7 @@ class Neighbours:
         self._build(kernel)
 
     def of(self, points: Tensor, k: int) -> Tensor:
-        """Return the indices (b, k) of the k points of X nearest to each of ``points`` (b, d),
-        in no order.
-        """
+        """Return indices (b, k), in no order, of the k nearest points of X to ``points`` (b, d)."""
         workers = torch.get_num_threads() if len(points) > 100 else 1
         _, found = self._tree.query(
             points.detach().double().cpu().numpy() * self._metric,

@@ -71,9 +71,7 @@ class Basis(ABC):
 
     @abstractmethod
     def rowwise(self, X: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        """Return values (s, q) and gradients (s, q, d) of combination i at its own points ``X[i]``,
-        for X (s, q, d).
-        """
+        """Return values (s, q) and gradients (s, q, d) of combination i at its ``X[i]`` (q, d)."""
 
     @cached_property
     def doubled(self) -> Self:

@@ -261,9 +261,7 @@ def _by_rows(
 
 
 def _call(function: Callable[..., None], arguments: tuple[int | float, ...], held: object) -> None:
-    """Call a function in a thread. It holds the tensors that it works on: after two interruptions
-    nobody waits for it.
-    """
+    """Call a function in a thread, which holds its tensors when nobody waits for it any more."""
     function(*arguments)
 
 

@@ -69,9 +69,7 @@ def rates_of(device: torch.device) -> Rates:
 
 
 def factorisation_advantage(device: torch.device) -> float:
-    """Return how much less factorising a block costs beside a product with many columns than on a
-    CPU; 1 there.
-    """
+    """Return how much less a block's factor costs, beside wide products, than on a CPU; 1 there."""
     own, of_a_cpu = (rates.column / rates.block_factorise for rates in (rates_of(device), OF_A_CPU))
     return own / of_a_cpu
 

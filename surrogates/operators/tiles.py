@@ -32,9 +32,7 @@ DEFAULT_SIDE = 8192  # elsewhere, where it fits
 
 
 class KernelTiles(ABC):
-    """The tiles of k(X1, X2): values, and contractions with per-entry weights that also give the
-    gradient in X1.
-    """
+    """The tiles of k(X1, X2): values, and weighted contractions that also have gradients in X1."""
 
     def __init__(self, X1: Tensor, X2: Tensor):
         self.X1 = X1

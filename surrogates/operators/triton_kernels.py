@@ -101,9 +101,7 @@ def _width(columns: int) -> int:
 
 
 def _share(n: int, cols: int, blocks: int) -> tuple[int, int]:
-    """Return how many columns a program walks over and how many programs share the n columns,
-    for ``blocks`` blocks of rows.
-    """
+    """Return the columns of a program, and how many share all n, for ``blocks`` blocks of rows."""
     tiles = triton.cdiv(n, cols)
     span = cols * triton.cdiv(tiles, min(tiles, triton.cdiv(PROGRAMS, blocks)))
     return span, triton.cdiv(n, span)

@@ -140,7 +140,5 @@ class Rule(ABC):
         """
 
     def own_fit(self, n: int) -> tuple[str, str] | None:
-        """Return the method of ``fit`` for n points that belongs to this rule, and why; ``None``
-        for the methods of all models.
-        """
+        """Return this rule's own method of ``fit`` for n points, and why, or ``None``."""
         return None

@@ -318,9 +318,7 @@ def loses_in_float32(
 
 
 def _mean_and_deviations(paths: SamplePaths, X: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the mean's update, and the first q paths less the mean, at X (q, d): (1 + s, q),
-    summed in ``dtype``.
-    """
+    """Return the mean's update and the first q paths less the mean at X (q, d): (1 + s, q)."""
     weights = torch.cat([paths.mean_weights, paths.weights[:, : len(X)]], 1)
     updates = combine(paths.data, X, weights.to(dtype))
     prior = paths.prior

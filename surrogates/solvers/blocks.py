@@ -151,9 +151,7 @@ def _scores(system: KernelSystem, L: Tensor, floor: float) -> Tensor:
 
 
 def _project(span: Tensor, generator: torch.Generator) -> Tensor:
-    """Return as many rows as ``span`` (n, b) has columns, drawn from the projection process of
-    those orthonormal columns.
-    """
+    """Return rows, one a column of the orthonormal ``span`` (n, b), by their projection process."""
     remaining = span.square().sum(1)
     directions = torch.empty_like(span)
     rows: list[int] = []

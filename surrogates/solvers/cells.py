@@ -62,9 +62,7 @@ class Cells:
         return cls(system, missed.cpu())
 
     def pay(self, size: int) -> bool:
-        """Return whether blocks of ``size`` rows are better cells than random: not where half of
-        one settles a smooth function.
-        """
+        """Return whether blocks of ``size`` rows are better cells than random ones."""
         half = math.ceil(size / 2)
         return bool(self.missed[min(half, len(self.missed)) - 1] >= SMOOTH)
 

@@ -54,9 +54,7 @@ class SpectrumModel:
 
     @classmethod
     def of(cls, system: KernelSystem, generator: torch.Generator, rank: int | None = None) -> Self:
-        """Return the model of ``system``, from ``rank`` columns drawn uniformly; from n/20, between
-        64 and 400, if ``None``.
-        """
+        """Return the model of ``system`` by ``rank`` random columns; ``None``: n/20, 64 to 400."""
         n = system.n
         rank = min(n, rank or max(64, min(n // 20, 400)))
         L = column_factor(system, rank, generator)

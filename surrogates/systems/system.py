@@ -98,9 +98,7 @@ class Rows:
         return W
 
     def least(self, number: int) -> int:
-        """Return the smallest of the processes' numbers, once all have given theirs: by then it is
-        known whether one is lost.
-        """
+        """Return the smallest of the numbers of processes, none of which is lost by then."""
         return int(number)
 
     def agree(self, decision: bool) -> bool:

@@ -1,5 +1,6 @@
 """Many processes write one study in a database: no point is asked for twice, no value is lost."""
 
+import math
 import os
 import signal
 import time
@@ -13,11 +14,13 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+import torch
 
 from scalable_bo.space.space import Float, Int, Space
+from scalable_bo.storage.checkpoints import load_checkpoint
 from scalable_bo.storage.log import pack
 from scalable_bo.storage.shared import SQLStorage
-from scalable_bo.storage.storage import Write
+from scalable_bo.storage.storage import Contents, Write
 from scalable_bo.study.design import NotEnoughLeftError
 from scalable_bo.study.study import Study
 from tests.forked import CONTEXT
@@ -511,3 +514,162 @@ def test_a_link_in_the_place_of_the_lock_of_asks_is_not_followed(tmp_path: Path)
         with pytest.raises(RuntimeError, match="asking-.* must be a regular file .* symbolic link"):
             study.ask(1)
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_what_others_wrote_is_read_again_where_taking_it_over_was_interrupted(
+    opened: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = opened(), opened()
+    first.tell(first.ask(2), [1.0, 2.0])
+
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Contents, "add_outcomes", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            second.points()
+    assert second.result.values.tolist() == [1.0, 2.0]
+    assert second.ask(1).ids == [2]
+
+
+def test_numbers_and_answers_are_those_of_what_others_told_and_corrected(
+    opened: Callable[..., Study],
+) -> None:
+    first, second = opened(num_initial=4, sampler=QUICK), opened(num_initial=4, sampler=QUICK)
+    first.enqueue({"x": 0.5, "k": 3})
+    assert second.num_queued == 1
+    batch = first.ask(12)
+    first.tell(batch, [*batch.X[:-1, 0], math.nan])
+    assert (second.num_observations, second.num_failed) == (11, 1)
+    assert (second.num_evaluated, second.num_asks, second.num_queued) == (12, 1, 0)
+    assert second.reasons(batch.ids[-1:]) == ["the value is nan"]
+    assert second.best_value == first.best_value
+    second.ask(1)  # by a surrogate
+    for id, x in zip(batch.ids[:-1], batch.X[:-1, 0].tolist(), strict=True):
+        first.correct(id, 1.0 - x)
+    assert len(second.changes) == 11
+    wanted = opened(num_initial=4, sampler=QUICK).predict(batch.params)
+    torch.testing.assert_close(tuple(second.predict(batch.params)), tuple(wanted))
+
+
+def in_the_middle_of_an_ask(
+    study: Study, act: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    propose = study._proposer.propose
+
+    def slow(*arguments: Any) -> Any:
+        found = propose(*arguments)
+        act()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(study._proposer, "propose", slow)
+        study.ask(2)
+
+
+def test_values_may_be_withdrawn_while_another_process_asks(
+    opened: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = opened(num_initial=4, sampler=QUICK), opened(num_initial=4, sampler=QUICK)
+    batch = first.ask(6)
+    first.tell(batch, batch.X[:, 0])
+    in_the_middle_of_an_ask(first, partial(second.withdraw, [0, 5]), monkeypatch)
+    asks = first.snapshot().asks
+    assert [ask.num_observed for ask in asks] == [0, 4]
+    for study in (first, second, opened(num_initial=4, sampler=QUICK)):
+        observed = [point.id for point in study.points() if point.status == "observed"]
+        study.correct(observed[0], 0.25)
+        study.withdraw(observed[-1:])
+
+
+def test_an_ask_whose_lock_was_lost_is_not_stored_beside_that_of_another(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"storage": server, "name": "lock lost", "num_initial": 100}
+    make = partial(Study, SPACE, maximize=True, **options)
+    with make() as first, make() as second:
+        lost = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
+
+        def lose() -> None:
+            engine = sa.create_engine(server)
+            with engine.begin() as connection:
+                assert connection.execute(sa.text(lost)).all()
+            engine.dispose()
+            second.ask(3)
+
+        with pytest.raises(OSError, match="lost the lock of this ask.* Ask again"):
+            in_the_middle_of_an_ask(first, lose, monkeypatch)
+        assert first.ask(1).ids == [3]
+        assert len({tuple(params.values()) for params in second.pending.params}) == 4
+
+
+def test_a_database_is_one_study_also_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to(tmp_path / "real.db")
+    for name in ("real", "link"):
+        with Study(
+            SPACE, maximize=True, storage=f"sqlite:///{tmp_path}/{name}.db", name="a"
+        ) as study:
+            study.ask(1)
+    assert len(list(tmp_path.glob("*.asking-*"))) == 1
+
+
+def test_a_checkpoint_that_another_process_has_removed_is_passed_over(
+    opened: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = opened(num_initial=2, sampler=QUICK)
+    batch = study.ask(4)
+    study.tell(batch, batch.X[:, 0])
+    study.ask(1)
+    kept = study._record.storage.checkpoints
+    assert kept is not None
+    numbers = [3, *kept.numbers()]  # of an ask that is over for another process
+    monkeypatch.setattr(type(kept), "numbers", lambda self: numbers)
+    found = load_checkpoint(kept, 3)
+    assert found is not None
+    assert found.ask == 2
+
+
+def evaluate_for_ever(url: str, name: str, started: Any) -> None:
+    def last(params: Any) -> float:
+        started.set()
+        time.sleep(300)
+        return 0.0
+
+    Study(SPACE, maximize=True, storage=url, name=name).optimize(last, 1, 3, progress=False)
+
+
+def test_points_of_a_process_that_was_killed_at_them_are_evaluated_by_the_next(
+    url: str, request: pytest.FixtureRequest, opened: Callable[..., Study]
+) -> None:
+    started = CONTEXT.Event()
+    worker = CONTEXT.Process(target=evaluate_for_ever, args=(url, request.node.name, started))
+    worker.start()
+    assert started.wait(60)
+    study = opened()
+    assert study.unfinished().ids == []
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    worker.join()
+    assert study.unfinished().ids == [0, 1, 2]
+
+
+def test_points_that_are_to_be_tried_again_are_free(opened: Callable[..., Study]) -> None:
+    first = opened()
+    first.tell(first.ask(2), [math.nan, math.nan])
+    second = opened()
+    second.retry()
+    second.close()
+    assert opened().unfinished().ids == [0, 1]
+
+
+def test_of_processes_that_enqueue_the_same_only_the_first_does(
+    opened: Callable[..., Study],
+) -> None:
+    first, second = opened(), opened()
+    first.enqueue({"x": 0.5, "k": 3}, once=True)
+    second.enqueue({"x": 0.5, "k": 3}, once=True)
+    assert second.ask(2).params[0] == {"x": 0.5, "k": 3}
+    first.enqueue({"x": 0.5, "k": 3}, once=True)
+    assert first.num_queued == second.num_queued == 0
+    second.enqueue({"x": 0.25, "k": 3})
+    assert first.num_queued == 1
