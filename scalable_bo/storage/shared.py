@@ -171,13 +171,14 @@ class SQLStorage(LoggedStorage):
         Raises:
             RuntimeError: if a write is damaged or missing.
         """
-        with self._transaction(first=0) as connection:
+        with self._transaction(first=0):
             writes, self._unread = self._unread, []
             contents = replay(writes, dim)
-            if self._length.has_doubled:
-                # Others who know fewer of the writes adopt what takes the place of all, unless that
-                # is too much for one write
-                with suppress(DBAPIError, OverflowError), connection.begin_nested():
+        # Others who know fewer of the writes adopt what takes the place of all, unless that is too
+        # much for one write or for the disk, or another has been added meanwhile
+        if self._length.has_doubled:
+            with suppress(OSError, OverflowError), self._transaction() as connection:
+                if not self._unread:
                     connection.execute(sa.delete(_WRITES).where(_WRITES.c.study == self._study))
                     self._insert(connection, self._seen, Write("adopt", (contents,)))
         return contents

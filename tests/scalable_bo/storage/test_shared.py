@@ -444,6 +444,19 @@ def test_a_log_that_is_more_than_a_write_can_hold_stays_as_it_is(
     assert opened().pending.ids == [5]
 
 
+def test_a_log_is_read_also_where_the_disk_is_too_full_to_put_it_together(
+    opened: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = opened()
+    study.tell(study.ask(2), [1.0, 2.0])
+
+    def full(*arguments: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(SQLStorage, "_insert", full)
+    assert opened().result.values.tolist() == [1.0, 2.0]
+
+
 def test_a_write_that_fails_is_undone(
     opened: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
