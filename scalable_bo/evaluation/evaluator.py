@@ -22,7 +22,6 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from scalable_bo.evaluation import processes
@@ -52,6 +51,10 @@ def text_of(error: BaseException) -> str:
 
 class AnswerError(ValueError):
     """A value holds numbers, and not one for each of the study's outcomes."""
+
+
+class LateError(ValueError):
+    """A point has been told another value before."""
 
 
 @dataclass(frozen=True)
@@ -256,12 +259,7 @@ class Evaluator:
             self.executor = self._make()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._cancel()
         if kind is not None and self._abandon is not None:
             self._abandon()
@@ -375,17 +373,13 @@ class Evaluator:
             self._cancel()
 
     def _cancel(self) -> None:
-        """Cancel what is out and has not begun. A pool that may be killed is asked to do so itself,
-        and takes no further points: a future that others cancelled ends its thread in an error when
-        it breaks (before Python 3.12).
+        """Cancel what is out and has not begun. A pool that may be killed does so itself, and takes
+        no further points: it fails if it breaks after others have cancelled (before Python 3.12).
         """
-        if (
-            self._futures
-            and self._make is not None
-            and isinstance(self.executor, ProcessPoolExecutor)
-        ):
+        pool = None if self._make is None else self.executor
+        if self._futures and isinstance(pool, ProcessPoolExecutor):
             self._workers = self._find_workers()
-            self.executor.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
             return
         for future in self._futures:
             future.cancel()

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any
 
 from scalable_bo._packages import require
-from scalable_bo.evaluation.evaluator import MAX_REASON, AnswerError
+from scalable_bo.evaluation.evaluator import MAX_REASON, LateError
 from scalable_bo.serving.client import LONGEST_REASON
-from scalable_bo.serving.desk import MOST_POINTS, Desk, UnavailableError
+from scalable_bo.serving.desk import MOST_POINTS, Desk
 from scalable_bo.serving.gate import Application, Gate
-from scalable_bo.serving.live import LiveView
+from scalable_bo.serving.live import LiveView, numbers_of
 from scalable_bo.serving.tells import Told
 from scalable_bo.space.plain_values import json_values
 from scalable_bo.study.study import Study
@@ -25,12 +27,13 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 
+logger = logging.getLogger(__name__)
+
 Id = Annotated[int, Field(ge=0, lt=2**53)]
 Ids = Annotated[list[Id], Field(max_length=MOST_POINTS)]
 Worker = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:@-]+$")]
-Number = float
 Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Value = Number | list[Number | None] | dict[str, Number | None]
+Value = float | list[float | None] | dict[str, float | None]
 
 
 class _Body(BaseModel):
@@ -99,9 +102,11 @@ def make_app(desk: Desk, token: str) -> Application:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.add_exception_handler(ValidationError, _say_what_is_wrong)
     app.add_exception_handler(HTTPException, _say_error)
+    for kind, status in {LateError: 409, ValueError: 422, OSError: 503, RuntimeError: 503}.items():
+        app.add_exception_handler(kind, partial(_say_refusal, status))
     _add_work(app, desk)
-    _add_answers(app, desk.study, desk)
-    _add_page(app, LiveView(desk))
+    _add_answers(app, desk)
+    _add_page(app)
     return Gate(app, token)
 
 
@@ -110,10 +115,7 @@ def _add_work(app: FastAPI, desk: Desk) -> None:
     @app.post("/ask")
     async def ask(request: Request) -> Response:
         wanted = Wanted.model_validate_json(await request.body())
-        try:
-            found = desk.ask(wanted.q, wanted.worker)
-        except UnavailableError as error:
-            return reply({"detail": str(error)}, 503)
+        found = desk.ask(wanted.q, wanted.worker)
         return reply(
             {
                 "points": [{"id": id, "params": params} for id, params in found.points],
@@ -154,50 +156,30 @@ def _add_work(app: FastAPI, desk: Desk) -> None:
         return reply({})
 
     async def told(found: list[Told]) -> Response:
-        try:
-            await asyncio.wrap_future(desk.tell(found))
-        except (TypeError, ValueError) as error:
-            is_late = desk.were_told([one.id for one in found])
-            is_late &= not isinstance(error, AnswerError)
-            return reply({"detail": str(error)}, 409 if is_late else 422)
-        except (OSError, RuntimeError) as error:
-            return reply({"detail": str(error)}, 503)
+        await asyncio.wrap_future(desk.tell(found))
         return reply({"told": len(found)})
 
 
-def _add_answers(app: FastAPI, study: Study, desk: Desk) -> None:
+def _add_answers(app: FastAPI, desk: Desk) -> None:
+    study, view = desk.study, LiveView(desk)
+    answers: dict[str, Callable[[], Any]] = {
+        "/status": lambda: _status(desk),
+        "/points": lambda: [point.to_dict() for point in study.points()],
+        "/best_params": lambda: study.best_params,
+        "/best": lambda: _best(study),
+        "/live": view.live,
+        "/model": view.model,
+    }
+    for path, compute in answers.items():
+        app.add_api_route(path, _computing(compute))
 
-    @app.get("/status")
-    async def status() -> Response:
-        return reply(
-            {
-                "parameters": list(study.space.names),
-                "outcomes": list(study.outcomes),
-                "num_observations": study.num_observations,
-                "num_failed": study.num_failed,
-                "num_pending": len(study.pending.ids),
-                "num_asks": study.num_asks,
-                "num_leased": len(desk.held()),
-                "num_waiting": desk.num_waiting,
-                "best_value": study.best_value,
-                "trouble": desk.trouble,
-            }
-        )
-
-    @app.get("/points")
-    async def points() -> Response:
-        return await computed(lambda: [point.to_dict() for point in study.points()])
-
-    @app.get("/best_params")
-    async def best_params() -> Response:
-        return await computed(lambda: study.best_params)
-
-    @app.get("/best")
-    async def best() -> Response:
-        return await computed(lambda: _best(study))
+    @app.get("/rows")
+    async def rows(request: Request) -> Response:
+        page = Page.model_validate_strings(dict(request.query_params))
+        return await _computing(lambda: view.rows(**dict(page)))()
 
 
-def _add_page(app: FastAPI, view: LiveView) -> None:
+def _add_page(app: FastAPI) -> None:
     contents = {
         "/": ("text/html", "serving/page.html"),
         "/page.js": ("text/javascript", "serving/page.js"),
@@ -208,19 +190,6 @@ def _add_page(app: FastAPI, view: LiveView) -> None:
         content = files("scalable_bo").joinpath(file).read_bytes()
         app.add_api_route(path, _static(content, kind))
 
-    @app.get("/live")
-    async def live() -> Response:
-        return await computed(view.live)
-
-    @app.get("/model")
-    async def model() -> Response:
-        return await computed(view.model)
-
-    @app.get("/rows")
-    async def rows(request: Request) -> Response:
-        page = Page.model_validate_strings(dict(request.query_params))
-        return await computed(lambda: view.rows(**dict(page)))
-
 
 def _static(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
     async def answer() -> Response:
@@ -229,18 +198,34 @@ def _static(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
     return answer
 
 
-async def computed(compute: Callable[[], Any]) -> Response:
-    """Answer with what takes a while, from a thread."""
-    try:
-        return reply(await asyncio.to_thread(compute))
-    except ValueError as error:
-        return reply({"detail": str(error)}, 409)
+def _computing(compute: Callable[[], Any]) -> Callable[[], Awaitable[Response]]:
+    async def answer() -> Response:
+        try:
+            return reply(await asyncio.to_thread(compute))  # which takes a while
+        except ValueError as error:
+            return reply({"detail": str(error)}, 409)
+
+    return answer
 
 
 def reply(content: Any, status: int = 200) -> Response:
     """Return an answer in JSON, NaN and infinities as null."""
     text = json.dumps(json_values(content), allow_nan=False)
     return Response(text, status, media_type="application/json")
+
+
+def _status(desk: Desk) -> dict[str, Any]:
+    snapshot = desk.study.snapshot(wait=False)
+    best = snapshot.best_row
+    return {
+        "parameters": list(snapshot.space.names),
+        "outcomes": list(desk.study.outcomes),
+        **numbers_of(snapshot),
+        "num_leased": len(desk.held()),
+        "num_waiting": desk.num_waiting,
+        "best_value": None if best is None else snapshot.rows.values[best].item(),
+        "trouble": desk.trouble,
+    }
 
 
 def _best(study: Study) -> dict[str, Any]:
@@ -264,6 +249,12 @@ async def _say_what_is_wrong(request: Request, error: Exception) -> Response:
     problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
     place = ".".join(str(part) for part in problem["loc"]) or "body"
     return reply({"detail": f"`{place[:200]}`: {problem['msg'][:300]}"}, 422)
+
+
+async def _say_refusal(status: int, request: Request, error: Exception) -> Response:
+    if type(error) is RuntimeError:  # no error of the database, and perhaps one of a program
+        logger.error("%s could not be answered.", request.url.path, exc_info=error)
+    return reply({"detail": str(error)}, status)
 
 
 async def _say_error(request: Request, error: Exception) -> Response:

@@ -26,7 +26,13 @@ from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Self
 from urllib.parse import urlsplit
 
-from scalable_bo.evaluation.evaluator import MAX_REASON, Evaluation, storable, whole_numbers
+from scalable_bo.evaluation.evaluator import (
+    MAX_REASON,
+    Evaluation,
+    LateError,
+    storable,
+    whole_numbers,
+)
 from scalable_bo.evaluation.processes import SECONDS_BETWEEN_LOOKS
 from scalable_bo.serving.tokens import read_token
 from scalable_bo.space.quoting import quote
@@ -40,10 +46,6 @@ LONGEST_PAUSE = 10.0
 SILENT_PAUSE = 1.0  # before a longer one the caller is told what it waits for
 REPEATED = frozenset({429, 500, 502, 503, 504})  # answers after which a request is made again
 LONGEST_REASON = 4 * MAX_REASON  # characters that a server takes
-
-
-class LateError(ValueError):
-    """A point has been told another value before."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,7 @@ class RemoteStudy:
             raise ValueError(f"`patience` must be at least 0 seconds, got {quote(patience)}.")
         self.worker = worker or f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(3)}"
         self.patience = patience
-        self._host = parts.hostname
-        self._port = parts.port
+        self._host, self._port = parts.hostname, parts.port
         self._prefix = parts.path.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._tls = None
@@ -140,8 +141,7 @@ class RemoteStudy:
         """Return the numbers of values, failures, pending and leased points, and the best value,
         ``None`` if there is none, or several objectives: see ``best``.
         """
-        found: dict[str, Any] = self._request("/status")
-        return found
+        return dict(self._request("/status"))
 
     @property
     def num_observations(self) -> int:
@@ -166,8 +166,7 @@ class RemoteStudy:
         Raises:
             ValueError: as ``Study.best_params``, such as of several objectives, which have a front.
         """
-        params: dict[str, Any] = self._request("/best_params")
-        return params
+        return dict(self._request("/best_params"))
 
     def best(self) -> dict[str, Any]:
         """Return what the study has found, in the words of ``Result``: ``params`` that are
@@ -178,8 +177,7 @@ class RemoteStudy:
         Raises:
             ValueError: if no finite value has been told.
         """
-        found: dict[str, Any] = self._request("/best")
-        return found
+        return dict(self._request("/best"))
 
     def points(self) -> tuple[Point, ...]:
         """Return all points by id, as ``Study.points``."""
@@ -369,12 +367,10 @@ class RemoteStudy:
         return response.status, answer
 
     def _connect(self) -> http.client.HTTPConnection:
-        seconds = SECONDS_OF_A_REQUEST
+        place = self._host, self._port
         if self._tls is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=seconds)
-        return http.client.HTTPSConnection(
-            self._host, self._port, timeout=seconds, context=self._tls
-        )
+            return http.client.HTTPConnection(*place, timeout=SECONDS_OF_A_REQUEST)
+        return http.client.HTTPSConnection(*place, timeout=SECONDS_OF_A_REQUEST, context=self._tls)
 
     def _refuse(self, status: int, answer: bytes) -> NoReturn:
         if status == HTTPStatus.CONFLICT:

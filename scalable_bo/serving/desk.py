@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from scalable_bo.evaluation.processes import SECONDS_TO_END
@@ -77,7 +78,7 @@ class Desk:
     :func:`scalable_bo.study.asynchronous.number_to_ask_for`.
 
     Args:
-        study: told and asked by this desk alone from now on.
+        study: told and asked by this desk alone in this process.
         lease: seconds.
         batch: the least that is asked for at once, unless fewer evaluations are left.
         evaluations: points of the study that are asked for in all, those before counted in;
@@ -107,16 +108,14 @@ class Desk:
         checks.positive_float("lease", lease)
         self._batch = checks.positive_int("batch", batch)
         self._budget = math.inf
-        rows = study.snapshot().rows
         if evaluations is not None:
             checks.positive_int("evaluations", evaluations)
-            self._budget = evaluations - int((rows.asks > 0).sum())
+            self._budget = evaluations - int((study.snapshot().rows.asks > 0).sum())
         self.study = study
         self.lease = lease
         self.trouble: str | None = None
         pending = study.unfinished()
         self._params = dict(zip(pending.ids, pending.params, strict=True))  # of what is not told
-        self._num_rows = len(rows)
         self._waiting: deque[int] = deque()
         self._leases: dict[int, Lease] = {}
         self._idle: dict[str, tuple[float, int]] = {}  # when they asked in vain, for how many
@@ -129,7 +128,7 @@ class Desk:
         self._is_over = False
         self._changed = threading.Condition()
         self._give(pending.ids, NOBODY)
-        self.teller = Teller(study.tell, self._forget)
+        self.teller = Teller(self._tell_study)
         self._thread = threading.Thread(target=self._ask_ahead, name="pool", daemon=True)
         self._thread.start()
 
@@ -159,12 +158,6 @@ class Desk:
     def tell(self, told: Sequence[Told]) -> Future[None]:
         """Return what is done when all of it is on disk, or none of it because of an error."""
         return self.teller.tell(told)
-
-    def were_told(self, ids: Sequence[int]) -> bool:
-        """Return whether all of these points are the study's, and some have been told."""
-        with self._changed:
-            known = all(id < self._num_rows for id in ids)
-            return known and any(id not in self._params for id in ids)
 
     def renew(self, ids: Sequence[int], worker: str) -> list[int]:
         """Renew the leases of a worker, also of points that came back meanwhile and that nobody has
@@ -281,7 +274,6 @@ class Desk:
                 self._seconds_of_ask = time.monotonic() - start
                 self._budget -= len(batch.ids)
                 self._params.update(zip(batch.ids, batch.params, strict=True))
-                self._num_rows = batch.ids[-1] + 1
                 self._waiting.extend(batch.ids)
                 self._idle.clear()
 
@@ -290,13 +282,22 @@ class Desk:
         if self._is_over:
             raise AbandonedError
 
-    def _forget(self, ids: Sequence[int]) -> None:
-        """Give points that were told to nobody any more."""
+    def _tell_study(self, ids: Sequence[int], *told: Any) -> None:
+        """Tell the study. Of these points and the next to be given out, those that have been told,
+        by whatever process, are given to nobody any more.
+        """
         with self._changed:
-            self._end(ids)
-            for id in ids:
-                if self._params.pop(id, None) is not None and id in self._waiting:
-                    self._waiting.remove(id)
+            ids_next = list(islice(self._waiting, self._batch + len(ids)))
+        try:
+            self.study.tell(ids, *told)
+        finally:
+            points = self.study.points([*ids, *ids_next])
+            known = [point.id for point in points if point.status != "pending" or point.outcomes]
+            with self._changed:
+                self._end(known)
+                for id in known:
+                    if self._params.pop(id, None) is not None and id in self._waiting:
+                        self._waiting.remove(id)
 
     def _note_idle(self, worker: str, missing: int) -> int:
         """Note what a worker lacks, and return what all lack."""

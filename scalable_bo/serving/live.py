@@ -155,6 +155,17 @@ class LiveView:
         }
 
 
+def numbers_of(snapshot: Snapshot) -> dict[str, int]:
+    """Return how many points were told, failed, are pending, and how many asks there were."""
+    rows = snapshot.rows
+    return {
+        "num_observations": len(rows.observed),
+        "num_failed": len(rows.reasons),
+        "num_pending": len(rows) - rows.num_told,
+        "num_asks": len(snapshot.asks),
+    }
+
+
 def _charts(snapshot: Snapshot) -> dict[str, Any]:
     rows = snapshot.rows
     best = None if snapshot.best_row is None else snapshot.shown_row
@@ -162,7 +173,7 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
     goal = "maximise" if snapshot.maximize else "minimise"
     if several:
         goal = snapshot.wanted.directions
-    shown: dict[str, Any] = {
+    shown: dict[str, Any] = numbers_of(snapshot) | {
         "name": snapshot.name or "A study",
         "goal": f"{goal}, over {shorten(', '.join(snapshot.space.names), 120)}",
         "best": None if best is None else rows.values[best].item(),
@@ -170,10 +181,6 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
         "best_params": (
             None if best is None else describe_params(snapshot.space.to_dicts(rows.X[[best]])[0])
         ),
-        "num_observations": len(rows.observed),
-        "num_failed": len(rows.reasons),
-        "num_pending": len(rows) - rows.num_told,
-        "num_asks": len(snapshot.asks),
         "failures": failures_by_reason(snapshot),
     }
     if snapshot.costs:

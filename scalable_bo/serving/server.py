@@ -31,8 +31,8 @@ from scalable_bo.serving.connections import Connection
 class Server:
     """Serves a study to workers, and to those who look at it in a browser.
 
-    ``run`` serves until the process is to end; as a context manager it serves from a thread. A
-    study that is served is asked and told by the server alone; the one who opened it closes it.
+    ``run`` serves until the process is to end; as a context manager it serves from a thread. In
+    its process the server alone asks and tells the study; the one who opened it closes it.
 
     Args:
         study: to serve.

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
+from scalable_bo.study.telling import apply_together
+
 
 @dataclass(frozen=True)
 class Told:
@@ -42,12 +44,10 @@ class Teller:
 
     Args:
         tell: as ``Study.tell``.
-        after: called in the thread with the ids that have been told.
     """
 
-    def __init__(self, tell: Callable[..., None], after: Callable[[list[int]], None]) -> None:
+    def __init__(self, tell: Callable[..., None]) -> None:
         self._tell_study = tell
-        self._after = after
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._executor = ThreadPoolExecutor(1, "teller")
 
@@ -68,23 +68,17 @@ class Teller:
         jobs = [self._jobs.get() for _ in range(self._jobs.qsize())]
         for job in jobs:  # who waited may have gone; the values count all the same
             job.done.set_running_or_notify_cancel()
-        self._do(jobs)
-
-    def _do(self, jobs: Sequence[_Job]) -> None:
-        told = [one for job in jobs for one in job.told]
         try:
-            self._store(told)
-        except Exception as error:
-            if len(jobs) == 1:
-                if not jobs[0].done.cancelled():
-                    jobs[0].done.set_exception(error)
-            else:
-                for job in jobs:
-                    self._do([job])
-            return
-        for job in jobs:
-            if not job.done.cancelled():
+            errors = apply_together(self._store, [job.told for job in jobs])
+        except Exception as error:  # such as that of a full disk
+            errors = [error] * len(jobs)
+        for job, why in zip(jobs, errors, strict=True):
+            if job.done.cancelled():
+                continue
+            if why is None:
                 job.done.set_result(None)
+            else:
+                job.done.set_exception(why)
 
     def _store(self, told: Sequence[Told]) -> None:
         if not told:
@@ -92,8 +86,6 @@ class Teller:
         ids = [one.id for one in told]
         noise = [math.nan if one.noise is None else one.noise for one in told]
         reasons = {one.id: one.reason for one in told if one.reason is not None}
-        is_known = any(one.noise is not None for one in told)
-        variances = noise if is_known else None
+        variances = None if all(map(math.isnan, noise)) else noise
         seconds = [one.seconds for one in told]
         self._tell_study(ids, [one.value for one in told], variances, reasons, seconds)
-        self._after(ids)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from scalable_bo.evaluation.evaluator import Evaluation
+from scalable_bo.evaluation.evaluator import Evaluation, LateError
 from scalable_bo.evaluation.failures import FailureLimit
-from scalable_bo.serving.client import LateError, RemoteStudy
+from scalable_bo.serving.client import RemoteStudy
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +58,8 @@ def _tell(study: RemoteStudy, evaluation: Evaluation) -> bool:
         study.tell([id], [evaluation.told], reasons=reasons, seconds=[evaluation.seconds])
     except LateError:
         logger.warning(
-            "Point %d was told another value by a worker that got it when the lease of this one"
-            " had expired.",
+            "Point %d was told another value before: by a worker that got it when the lease of this"
+            " one had expired, or by another process of the study.",
             evaluation.id,
         )
         return False

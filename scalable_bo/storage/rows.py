@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scalable_bo.evaluation.evaluator import NO_NUMBER, Evaluation, storable, to_float
+from scalable_bo.evaluation.evaluator import NO_NUMBER, Evaluation, LateError, storable, to_float
 from scalable_bo.space.quoting import quote
 from surrogates import checks
 
@@ -309,8 +309,8 @@ class Rows:
         the rest must be what was told.
 
         Raises:
-            ValueError: if an id is unknown, repeated or was told another value, or as
-                ``require_same_noise``.
+            LateError: if an id was told another value.
+            ValueError: if an id is unknown or repeated, or as ``require_same_noise``.
         """
         self.require(ids)
         if repeated := sorted(number for number, count in Counter(ids).items() if count > 1):
@@ -335,7 +335,7 @@ class Rows:
                 f" {given[row, column].item()!r} now"
                 for row, column in clash.nonzero()[:1].tolist()
             )
-            raise ValueError(
+            raise LateError(
                 f"`ids` must not have been told before with another value, got {few(other)}"
                 f"{numbers}. Give a point another value by `correct`."
             )
@@ -357,13 +357,9 @@ class Rows:
 
     def told_of(self, row: int) -> tuple[float | None, float | None, str | None]:
         """Return a row's value, its variance and why it failed, ``None`` for what there is not."""
-        value = self.values[row].item()
-        noise = self.noise[row].item()
-        return (
-            None if math.isnan(value) else value,
-            None if math.isnan(noise) else noise,
-            self.reasons.get(row),
-        )
+        numbers = self.values[row].item(), self.noise[row].item()
+        value, noise = (None if math.isnan(number) else number for number in numbers)
+        return value, noise, self.reasons.get(row)
 
     def require_same_noise(self, outcomes: Outcomes, besides: Collection[int] = ()) -> None:
         """Require variances if those before, but for some rows, are known, else none.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, call, timed
+from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, LateError, call, timed
 from scalable_bo.evaluation.executors import by_threads, threads_beside
 from scalable_bo.evaluation.external import Command
 from scalable_bo.evaluation.failures import FailureLimit
@@ -20,11 +21,15 @@ from scalable_bo.evaluation.progress import RoundProgress, peak_of_process, rese
 from scalable_bo.space.quoting import quote
 from scalable_bo.storage.points import EachPoint, Point
 from scalable_bo.storage.rounds import AskReport, Batch, Round
+from scalable_bo.storage.rows import read_told
 from scalable_bo.study.asynchronous import Feed
 from scalable_bo.study.design import NotEnoughLeftError
+from scalable_bo.study.telling import apply_together
 from surrogates import checks
 
 NO_ASK = "no ask in this round"
+
+logger = logging.getLogger(__name__)
 
 
 class AskAndTell(Protocol):
@@ -43,24 +48,14 @@ class AskAndTell(Protocol):
     @property
     def last_ask(self) -> AskReport: ...
     @property
-    def pending(self) -> Batch: ...
-    @property
     def stop_requested(self) -> bool: ...
-    def unfinished(self) -> Batch: ...
+    def unfinished(self, ids: Collection[int] | None = None) -> Batch: ...
     def optimizing(self, budget: int) -> AbstractContextManager[None]: ...
 
     def ask(self, q: int, *, callback: Callable[[str], None] | None = None) -> Batch: ...
     def points(self, ids: Sequence[int]) -> Sequence[Point]: ...
-    def reasons(self, ids: Sequence[int]) -> list[str | None]: ...
     def retry(self, ids: Sequence[int] | None = None) -> Batch: ...
-    def tell(
-        self,
-        ids: Sequence[int],
-        values: Any,
-        noise: Any = None,
-        reasons: Mapping[int, str] | None = None,
-        seconds: Any = None,
-    ) -> None: ...
+    def tell(self, ids: Sequence[int], values: Any, *, reasons: Any, seconds: Any) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,12 +107,17 @@ class _Loop:
         self._deadline = time.monotonic() + (math.inf if run.seconds is None else run.seconds)
         self._interruption = Interruption()
         self._limit = FailureLimit(run.max_failures, run.batch)
+        evaluate: Callable[..., Evaluation]
+        if isinstance(run.objective, Command):
+            evaluate, stop = run.objective.evaluate, run.objective.stop
+        else:
+            evaluate, stop = partial(call, run.objective), None
         self.evaluator = Evaluator(
-            partial(timed, _evaluation_by(run.objective), run.timeout, outcomes=run.study.outcomes),
+            partial(timed, evaluate, run.timeout, outcomes=run.study.outcomes),
             run.executor,
             run.timeout,
             self._is_over,
-            run.objective.stop if isinstance(run.objective, Command) else None,
+            stop,
         )
         self._first = self._study.num_asks + 1
         self._last = self._first + run.rounds - 1
@@ -128,8 +128,7 @@ class _Loop:
     def run_rounds(self) -> None:
         """Ask for a batch, evaluate all of it, and so on."""
         run = self._run
-        together = run.vectorized and not isinstance(run.objective, Command)
-        work = self._evaluate_together if together else self._evaluate
+        work = self._evaluate_together if run.vectorized else self._evaluate
         if (left := self._study.unfinished()).ids:
             work(left, f"before round {self._first}")
         for number in range(self._first, self._last + 1):
@@ -173,13 +172,8 @@ class _Loop:
         number = before + 1
         values = len(pending.ids) + run.rounds * run.batch
         self._last = before + (in_round + values) // run.batch
-        feed = Feed(
-            ask,
-            dict(zip(pending.ids, pending.params, strict=True)),
-            num_workers,
-            run.batch,
-            run.rounds * run.batch,
-        )
+        waiting = dict(zip(pending.ids, pending.params, strict=True))
+        feed = Feed(ask, waiting, num_workers, run.batch, run.rounds * run.batch)
         with self._interruption, feed:
             for part in self.evaluator.run({}, feed.take):
                 feed.count(len(part))
@@ -197,9 +191,8 @@ class _Loop:
 
     def _num_workers(self) -> int:
         """Return how many evaluations run at the same time."""
-        run = self._run
-        if run.asynchronous is not True:
-            return int(run.asynchronous)
+        if self._run.asynchronous is not True:
+            return int(self._run.asynchronous)
         known = getattr(self.evaluator.executor, "_max_workers", None)
         if not isinstance(known, int):
             raise ValueError(
@@ -212,15 +205,12 @@ class _Loop:
         """Evaluate points in one call, and tell their values."""
         self._bar.status(f"{what}: evaluating {len(points.ids)} points")
         assert not isinstance(self._run.objective, Command)
-        self._study.tell(points.ids, self._run.objective(points.X))
-        self._show_each(points.ids)
-        reasons = self._study.reasons(points.ids)
-        pairs = list(zip(points.ids, reasons, strict=True))
-        failed = [id for id, reason in pairs if reason is not None]
-        self._to_retry.update(failed)
-        self._failed += len(failed)
-        lacking = dict.fromkeys(self._study.pending.ids, "not every outcome has a value")
-        self._limit.check([Evaluation(id, math.nan, why or lacking.get(id)) for id, why in pairs])
+        values = self._run.objective(points.X)
+        ids, found = read_told(points.ids, values, names=self._study.outcomes)
+        lacking = (~found.are_whole).nonzero().flatten().tolist()
+        reasons = dict.fromkeys(lacking, "not every outcome has a value") | found.reasons
+        rows = enumerate(found.table.tolist())
+        self._tell([Evaluation(ids[k], y, reasons.get(k), None, tuple(ys)) for k, (y, *ys) in rows])
 
     def _evaluate(self, points: Batch, what: str) -> None:
         """Evaluate points one by one, and tell their values as they arrive."""
@@ -237,17 +227,20 @@ class _Loop:
         self._pass_interruption_on()
 
     def _evaluate_again(self, work: Callable[[Batch, str], None], what: str) -> None:
-        """Evaluate once more what has failed, if the run is to."""
-        failed = self._to_retry
+        """Evaluate once more what has failed and nobody else has taken back, if the run is to."""
+        failed = sorted(self._to_retry)
         if self._run.retry is None or not failed or self._is_over():
             return
-        again = self._study.retry(sorted(failed)).part(failed)
+        refusals = apply_together(self._study.retry, [[id] for id in failed])
+        mine = {id for id, why in zip(failed, refusals, strict=True) if why is None}
+        again = self._study.unfinished(mine)
         self._failed = max(0, self._failed - len(again.ids))
-        work(again, f"{what}, once more")
+        if again.ids:
+            work(again, f"{what}, once more")
         self._to_retry = set()
 
     def _tell(self, part: Sequence[Evaluation]) -> None:
-        """Tell evaluations; none says that no more will be begun."""
+        """Tell evaluations, but of points told meanwhile; none says that no more will be begun."""
         if not part:
             if self._interruption.requested:
                 self._bar.note(
@@ -255,13 +248,24 @@ class _Loop:
                     " to stop at once."
                 )
             return
+        found = apply_together(self._store, [[one] for one in part])
+        refusals = {one.id: why for one, why in zip(part, found, strict=True) if why is not None}
+        told = [one for one in part if one.id not in refusals]
+        failed = [one.id for one in told if one.failure is not None]
+        self._to_retry.update(failed)
+        self._failed += len(failed)
+        self._show_each([one.id for one in told])
+        for id, why in refusals.items():
+            if not isinstance(why, LateError):
+                raise why
+            logger.warning("Point %d was told another value meanwhile, which it keeps.", id)
+        self._limit.check(told)
+
+    def _store(self, part: Sequence[Evaluation]) -> None:
+        """Tell the study of evaluations, all or none."""
         failures = {one.id: one.failure for one in part if one.failure is not None}
         ids, values, seconds = zip(*((one.id, one.told, one.seconds) for one in part), strict=True)
         self._study.tell(ids, values, reasons=failures, seconds=seconds)
-        self._to_retry.update(failures)
-        self._failed += len(failures)
-        self._show_each(ids)
-        self._limit.check(part)
 
     def _is_over(self) -> bool:
         """Return whether nothing more is to be begun."""
@@ -309,11 +313,6 @@ class _Loop:
 
     def _say(self, what: str, text: str) -> None:
         self._bar.status(f"{what}: {text}")
-
-
-def _evaluation_by(objective: Callable[..., Any] | Command) -> Callable[..., Evaluation]:
-    """Return what maps a timeout, an id and parameters to an evaluation."""
-    return objective.evaluate if isinstance(objective, Command) else partial(call, objective)
 
 
 def _check(run: Run) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
@@ -317,17 +317,18 @@ class Study:
         outcomes = [partial.get(id, {}) for id in ids] if self.outcomes else None
         return Batch(ids, self.space.to_dicts(X), X, outcomes=outcomes)
 
-    def unfinished(self) -> Batch:
-        """Return the pending points that are to be evaluated once more, as after a crash: none of
-        their outcomes has been told and, of a study in a database, no other process is at them. It
-        is this process that is at them then.
+    def unfinished(self, ids: Collection[int] | None = None) -> Batch:
+        """Return the pending points, or those among some ``ids``, that are to be evaluated once
+        more, as after a crash: none of their outcomes has been told and, of a study in a database,
+        no other process is at them. It is this process that is at them then.
         """
         pending = self.pending
         if not pending.ids:
             return pending
         told = pending.outcomes or [{}] * len(pending.ids)
         waiting = [id for id, outcomes in zip(pending.ids, told, strict=True) if not outcomes]
-        return pending.part(set(self._record.claim(waiting)))
+        wanted = waiting if ids is None else [id for id in waiting if id in ids]
+        return pending.part(set(self._record.claim(wanted)))
 
     def points(self, ids: Sequence[int] | None = None) -> tuple[Point, ...]:
         """Return all points by id, or those of some ``ids``, each with what became of it so far.

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from scalable_bo.evaluation.evaluator import LateError
 from scalable_bo.serving.desk import Desk, Handout, UnavailableError
 from scalable_bo.serving.tells import Told
 from scalable_bo.space.space import Float, Int, Space
@@ -99,6 +101,30 @@ def test_a_told_point_is_given_to_nobody_any_more(desk: Desk, clock: Clock) -> N
     assert id not in [other for other, _ in ask(desk, 3, "next").points]
     assert desk.renew([id], "one") == [id]
     assert desk.study.num_observations == 1
+
+
+def test_what_another_process_has_told_is_late_and_given_to_nobody_any_more(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("sqlalchemy")
+    place: dict[str, Any] = {"storage": f"sqlite:///{tmp_path}/shared.db", "name": "tuning"}
+    study, other = (Study(SPACE, maximize=True, num_initial=10_000, **place) for _ in range(2))
+    desk = Desk(study, evaluations=5, batch=5)
+    ids = [id for id, _ in ask(desk, 2).points]
+    waiting = [id for id in other.pending.ids if id not in ids]
+    other.tell([ids[0], *waiting[:2]], [7.0, 8.0, 9.0])
+    with pytest.raises(LateError, match="another value"):
+        desk.tell([Told(ids[0], 1.0)]).result(60)
+    desk.release([ids[0]], "one")  # as a worker does that ends
+    found = desk.ask(5, "another")
+    assert [id for id, _ in found.points] == waiting[2:]
+    assert desk.held().keys() == {ids[1], *waiting[2:]}
+    desk.tell([Told(id, 1.0) for id in (ids[1], *waiting[2:])]).result(60)
+    assert desk.ask(1, "another").finished
+    assert desk.study.result.num_observations == 5
+    desk.close()
+    study.close()
+    other.close()
 
 
 def test_what_was_pending_at_the_start_waits_for_its_worker_and_then_for_any(clock: Clock) -> None:

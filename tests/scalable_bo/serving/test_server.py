@@ -16,11 +16,14 @@ import pytest
 
 pytest.importorskip("fastapi")
 
+from scalable_bo.evaluation.evaluator import Evaluation, LateError
 from scalable_bo.serving import app, gate
 from scalable_bo.serving import server as server_module
-from scalable_bo.serving.client import LateError, RemoteStudy
+from scalable_bo.serving.client import RemoteStudy
 from scalable_bo.serving.server import Server
 from scalable_bo.serving.tokens import new_token
+from scalable_bo.serving.worker import work
+from scalable_bo.storage.record import StudyRecord
 from scalable_bo.study.study import Study
 from tests.scalable_bo.serving.requests import post, send
 from tests.scalable_bo.serving.served import make_study, served
@@ -68,6 +71,43 @@ def test_a_tell_may_be_repeated_and_another_value_is_late(remote: RemoteStudy) -
         remote.tell([10**6], [2.0])
     assert not isinstance(error.value, LateError)
     assert (remote.num_observations, remote.best_value) == (1, 1.0)
+
+
+def test_workers_go_on_beside_another_process_that_tells_their_points(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    place: dict[str, Any] = {"storage": f"sqlite:///{tmp_path}/shared.db", "name": "tuning"}
+    with (
+        make_study(**place) as study,
+        make_study(**place) as other,
+        served(study, evaluations=4) as (_, remote),
+    ):
+        told_here: list[int] = []
+
+        def evaluate(id: int, params: dict[str, Any]) -> Evaluation:
+            if not told_here:  # the point of the worker, and one that waits
+                told_here.extend([id, max(other.pending.ids)])
+                other.tell(told_here, [8.0, 9.0])
+                assert remote.status()["num_observations"] == 2
+                assert remote.status()["best_value"] == 9.0
+            return Evaluation(id, params["x"])
+
+        assert work(remote, evaluate) == 2  # and ends, as all points have been evaluated
+        assert remote.status()["num_pending"] == remote.status()["num_waiting"] == 0
+        assert [point.outcomes["value"] for point in study.points(told_here)] == [8.0, 9.0]
+
+
+@pytest.mark.parametrize("error", [OSError, RuntimeError])
+def test_a_storage_that_is_away_is_said_in_json(
+    server: Server, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def away(record: StudyRecord) -> None:
+        raise error("The database could not be reached.")
+
+    monkeypatch.setattr(StudyRecord, "refresh", away)
+    for path in (*GETS, "/live", "/model", "/rows"):
+        status, answer, _ = send(server.url, path, token=server.token)
+        assert status == 503
+        assert json.loads(answer) == {"detail": "The database could not be reached."}
 
 
 def test_tells_of_many_threads_are_all_recorded(remote: RemoteStudy, study: Study) -> None:

@@ -13,19 +13,25 @@ class Notes:
 
     def __init__(self) -> None:
         self.calls: list[list[int]] = []
-        self.after: list[int] = []
+        self.told: list[int] = []
+        self.num_calls = 0
+        self.trouble: OSError | None = None
         self.may_go_on = threading.Event()
 
     def tell(self, ids: Any, values: Any, *others: Any) -> None:
+        self.num_calls += 1
         assert self.may_go_on.wait(60)
+        if self.trouble is not None:
+            raise self.trouble
         if 13.0 in values:
             raise ValueError("unlucky")
         self.calls.append(list(ids))
+        self.told += ids
 
 
 def test_what_waits_is_told_in_one_call_and_what_is_wrong_alone_is_refused() -> None:
     notes = Notes()
-    teller = Teller(notes.tell, notes.after.extend)
+    teller = Teller(notes.tell)
     first = teller.tell([Told(0, 1.0)])
     rest = [teller.tell([Told(id, 13.0 if id == 3 else 1.0)]) for id in range(1, 6)]
     notes.may_go_on.set()
@@ -37,24 +43,23 @@ def test_what_waits_is_told_in_one_call_and_what_is_wrong_alone_is_refused() -> 
         else:
             done.result(60)
     teller.close()
-    assert sorted(notes.after) == [0, 1, 2, 4, 5]
-    assert sorted(id for call in notes.calls for id in call) == [0, 1, 2, 4, 5]
+    assert sorted(notes.told) == [0, 1, 2, 4, 5]
 
 
 def test_closing_tells_what_waits() -> None:
     notes = Notes()
-    teller = Teller(notes.tell, notes.after.extend)
+    teller = Teller(notes.tell)
     done = [teller.tell([Told(id, 1.0)]) for id in range(1000)]
     notes.may_go_on.set()
     teller.close()
     assert all(one.done() for one in done)
-    assert sorted(notes.after) == list(range(1000))
+    assert sorted(notes.told) == list(range(1000))
     assert max(map(len, notes.calls)) > 1
 
 
 def test_who_does_not_wait_any_more_keeps_nobody_else_from_telling() -> None:
     notes = Notes()
-    teller = Teller(notes.tell, notes.after.extend)
+    teller = Teller(notes.tell)
     done = [teller.tell([Told(id, 13.0 if id == 2 else 1.0)]) for id in range(4)]
     for one in done[1:3]:
         one.cancel()  # as when a server ends in the middle of them
@@ -62,4 +67,18 @@ def test_who_does_not_wait_any_more_keeps_nobody_else_from_telling() -> None:
     done[0].result(60)
     done[3].result(60)
     teller.close()
-    assert sorted(notes.after) == [0, 1, 3]
+    assert sorted(notes.told) == [0, 1, 3]
+
+
+def test_what_cannot_be_stored_is_answered_to_all_at_once() -> None:
+    notes = Notes()
+    teller = Teller(notes.tell)
+    first = teller.tell([Told(0, 1.0)])
+    rest = [teller.tell([Told(id, 1.0)]) for id in range(1, 6)]
+    notes.trouble = OSError("the disk is full")
+    notes.may_go_on.set()
+    for done in (first, *rest):
+        with pytest.raises(OSError, match="the disk is full"):
+            done.result(60)
+    teller.close()
+    assert notes.num_calls == 2  # of the first, and of all that waited meanwhile
