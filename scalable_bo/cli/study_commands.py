@@ -1,6 +1,4 @@
-"""The commands for studies: ``run``, ``ask``, ``tell``, ``status``, ``export``,
-``report``, ``check`` and ``repair``. Quick to import.
-"""
+"""The commands for studies, from ``run`` to ``repair``. Quick to import."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -115,9 +114,9 @@ def ask(
     """
     with refusals(), open_study(place, name) as study:
         if out is not None:
-            with _table(out, (".csv", ".xlsx")) as write:
-                batch = study.ask(q)
-                write(study.sheet(batch), study.space, study.outcomes)
+            write = _writer(out, (".csv", ".xlsx"))
+            batch = study.ask(q)
+            write(study.sheet(batch), study.space, study.outcomes)
             typer.echo(f"Wrote {count(batch.ids, 'point')} to {out}")
             return
         batch = study.ask(q)
@@ -166,11 +165,8 @@ def tell(
             key: [line[key] for line in lines] for key in ("id", "value", "noise")
         }
         reasons = {line["id"]: line["error"] for line in lines if line["error"] is not None}
-        noise = (
-            None
-            if all(variance is None for variance in told["noise"])
-            else [math.nan if n is None else n for n in told["noise"]]
-        )
+        variances = [math.nan if n is None else n for n in told["noise"]]
+        noise = None if told["noise"] == [None] * len(lines) else variances
         with open_study(place, name) as study:
             study.tell(told["id"], told["value"], noise, reasons)
             failed = sum(reason is not None for reason in study.reasons(told["id"]))
@@ -255,11 +251,11 @@ def export(
         from scalable_bo.report.snapshot import to_frame
         from scalable_bo.study.answers import read_snapshot
 
-        with _table(out, (".csv", ".xlsx", ".parquet")) as write:
-            snapshot = read_snapshot(*locate(place, name))
-            names = () if snapshot.goal is None else snapshot.goal.names
-            frame = to_frame(snapshot.space, snapshot.rows, snapshot.goal)
-            write(frame, snapshot.space, names)
+        write = _writer(out, (".csv", ".xlsx", ".parquet"))
+        snapshot = read_snapshot(*locate(place, name))
+        names = () if snapshot.goal is None else snapshot.goal.names
+        frame = to_frame(snapshot.space, snapshot.rows, snapshot.goal)
+        write(frame, snapshot.space, names)
     typer.echo(f"Wrote {count(len(frame), 'row')} to {out}")
 
 
@@ -316,14 +312,8 @@ def check(file: ConfigFile, as_json: AsJson = False) -> None:
         section = config.require_run()
         rounds = section.rounds - num_asks
         num_initial = config.study.num_initial or default_num_initial(space.dim)
-        found = predict(
-            space,
-            num_rows,
-            max(0, rounds),
-            section.batch,
-            getattr(torch, config.study.dtype),
-            num_initial,
-        )
+        dtype = getattr(torch, config.study.dtype)
+        found = predict(space, num_rows, max(0, rounds), section.batch, dtype, num_initial)
     if as_json:
         typer.echo(json.dumps({"rounds": max(0, rounds), **vars(found), "fits": found.fits}))
     else:
@@ -372,17 +362,10 @@ def _rows_and_asks(config: Config, space: Space) -> tuple[int, int]:
 
     study = config.study
     goal = Goal.of(study.maximize, study.objectives, study.outcome_constraints)
+    names = () if goal is None else goal.names
     histories = [
-        read_history(
-            space,
-            config.folder / data.file,
-            None,
-            target=data.target,
-            noise=data.noise,
-            name=None,
-            names=() if goal is None else goal.names,
-        )
-        for data in config.data
+        read_history(space, config.folder / d.file, target=d.target, noise=d.noise, names=names)
+        for d in config.data
     ]
     try:
         stored = _read_status(config.place)
@@ -399,13 +382,12 @@ def _writing(out: Path) -> Iterator[None]:
     except OSError as error:
         cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
         raise ValueError(
-            f"`out` must be a file that can be written, got {out} ({cause.strerror})."
+            f"`out` must be a file that can be written, got {out} ({cause.strerror or cause})."
         ) from error
 
 
-@contextmanager
-def _table(out: Path, suffixes: Sequence[str]) -> Iterator[Callable[..., None]]:
-    """Give what writes a table; what may be wrong with the file is said before."""
+def _writer(out: Path, suffixes: Sequence[str]) -> Callable[..., None]:
+    """Return what writes a table; what may be wrong with the file is said before."""
     from surrogates.atomic import replacing
 
     if out.suffix not in suffixes:
@@ -414,15 +396,17 @@ def _table(out: Path, suffixes: Sequence[str]) -> Iterator[Callable[..., None]]:
         require(package, extra="tables", user="A table")
     from scalable_bo.storage.tables import write_table  # which needs them
 
-    with _writing(out), replacing(out) as temporary:
-        yield lambda frame, *others: write_table(frame, temporary, out.suffix, *others)
+    def write(frame: Any, *others: Any) -> None:
+        with _writing(out), replacing(out) as temporary:
+            write_table(frame, temporary, out.suffix, *others)
+
+    with _writing(out), TemporaryFile(dir=out.parent):
+        return write
 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turn the errors of wrong input into their message and exit code 2,
-    of a study that cannot be opened or written into 1.
-    """
+    """Turn errors into their message and an exit code: 2 for wrong input, 1 for a failing study."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -460,15 +444,12 @@ def _summary(study: Study) -> dict[str, Any]:
 
 
 def _found(result: Result | None) -> dict[str, Any]:
-    """Return the best point or, of several objectives, the front; or, where no point keeps the
-    limits, the one that is nearest to it.
-    """
-    if result is None or result.best_params:
-        return {
-            "best_value": None if result is None else result.best_value,
-            "best_params": None if result is None else result.best_params,
-        }
+    """Return the best point, the front or, if no point keeps the limits, the nearest to them."""
     found: dict[str, Any] = {"best_value": None, "best_params": None}
+    if result is None:
+        return found
+    if result.best_params:
+        return {name: getattr(result, name) for name in found}
     found["front"] = [vars(point) for point in result.front]
     if result.front:
         found |= {"hypervolume": result.hypervolume, "reference_point": result.reference_point}
@@ -493,9 +474,7 @@ def _echo_found(summary: dict[str, Any], best: str = "best") -> None:
 
 
 def _rounds_left(study: Study, section: RunSection) -> int:
-    """Return how many of the configured rounds are to be asked for. An asynchronous ask has no
-    fixed size, so its points count.
-    """
+    """Return how many rounds are left; asynchronous asks have no fixed size: their points count."""
     if not section.asynchronous:
         return max(0, section.rounds - study.num_asks)
     num_asked = study.num_evaluated + len(study.pending.ids)

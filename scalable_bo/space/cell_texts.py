@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from scalable_bo.space.plain_values import Choice, plain
@@ -36,6 +36,14 @@ def cell_texts(choices: Sequence[Choice]) -> dict[Choice, str]:
     if len(set(texts)) < len(texts):
         texts = [json.dumps(value, ensure_ascii=False) for value in values]
     return dict(zip(choices, texts, strict=True))
+
+
+def choice_reader(choices: Sequence[Choice], comma: bool = False) -> Callable[[Any], Any]:
+    """Return what makes a choice of its text; other cells stay, or get points for commas."""
+    known = {text: choice for choice, text in cell_texts(choices).items()}
+    if not comma:
+        return lambda cell: known.get(cell, cell)
+    return lambda cell: known.get(cell, known.get(point := cell.replace(",", "."), point))
 
 
 def position(value: Any, choices: Sequence[Choice]) -> float:

@@ -86,11 +86,11 @@ def _numbers(param: Parameter, column: pd.Series) -> np.ndarray:
 
 def _positions(choices: Sequence[Choice], column: pd.Series) -> np.ndarray:
     """Return the positions of a column's choices, NaN for what is none; each is looked up once."""
-    known = np.array([_position(choices, cell) for cell in column.unique().tolist()])
+    known = np.array([cell_position(choices, cell) for cell in column.unique().tolist()])
     return known[column.factorize(use_na_sentinel=False)[0]]
 
 
-def _position(choices: Sequence[Choice], cell: Any) -> float:
+def cell_position(choices: Sequence[Choice], cell: Any) -> float:
     """Return the position of the choice in a cell, as it is or as people and programs write it."""
     found = (position(value, choices) for value in _readings(cell))
     return next((number for number in found if not math.isnan(number)), math.nan)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,15 @@ def read_excel(path: Path) -> pd.DataFrame:
 
     Raises:
         OSError, ValueError, KeyError, zipfile.BadZipFile: if it is no Excel file.
+        ValueError: if a formula has no stored value, as where no spreadsheet program wrote it.
     """
-    with closing(openpyxl.load_workbook(path, read_only=True, data_only=True)) as book:
-        sheet = book.worksheets[0]
-        sheet.reset_dimensions()  # which some programs write wrong
-        rows = [[_read(cell) for cell in row] for row in sheet.iter_rows()]
+    load = partial(openpyxl.load_workbook, path, read_only=True)
+    with closing(load(data_only=True)) as values, closing(load()) as formulas:
+        sheets = values.worksheets[0], formulas.worksheets[0]
+        for sheet in sheets:
+            sheet.reset_dimensions()  # which some programs write wrong
+        both = zip(*(sheet.iter_rows() for sheet in sheets), strict=True)
+        rows = [list(map(_read, *cells)) for cells in both]
     while rows and not any(value != "" for value in rows[-1]):
         rows.pop()
     width = max(map(len, rows), default=0)
@@ -67,8 +72,14 @@ def read_excel(path: Path) -> pd.DataFrame:
     return frame.loc[:, [heading != "" for heading in headings]]
 
 
-def _read(cell: Any) -> Any:
+def _read(cell: Any, formula: Any) -> Any:
     value = cell.value
+    # An empty text that a formula has given is a value of its own type
+    if value is None and cell.data_type == "n" and formula.data_type == "f":
+        raise ValueError(
+            f"the formula in {formula.coordinate} has no stored value. Save the file in a"
+            " spreadsheet program, or put the value in its place"
+        )
     if value is None or cell.data_type == "e":
         return ""
     return (

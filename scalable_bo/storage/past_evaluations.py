@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import sys
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +19,8 @@ from torch import Tensor
 
 from scalable_bo.evaluation.evaluator import storable
 from scalable_bo.space.space import Space
-from scalable_bo.storage.rows import Outcomes, Rows
-from scalable_bo.storage.storage import Source
+from scalable_bo.storage.rows import Outcomes, keys
+from scalable_bo.storage.storage import Contents
 from surrogates import checks
 
 
@@ -30,8 +32,9 @@ class History:
         name: of the file, or of the content if there is none.
         X: (n, d) in the user's units.
         outcomes: n of them.
-        content: what a digest is of: all points and outcomes that there were.
-        kept: the rows of the content that these are; remarks beside them left the others out.
+        content: all points and outcomes that there were, also of rows that say nothing.
+        kept: the rows of the content that these are.
+        first_row: what errors call the first row of the content.
     """
 
     name: str
@@ -39,78 +42,86 @@ class History:
     outcomes: Outcomes
     content: tuple[Tensor, Outcomes]
     kept: Sequence[int]
+    first_row: int
 
-    def digest(self, num_rows: int | None = None) -> str:
-        """Return a digest of the content, or of its first rows."""
+    def digest(self, rows: Sequence[int]) -> str:
+        """Return a digest of rows of the content."""
         X, outcomes = self.content
-        return _digest(X[:num_rows], outcomes.select(range(len(X))[:num_rows]))
+        return _digest(X[list(rows)], outcomes.select(rows))
 
     def added_since(
-        self, sources: Sequence[Source], rows: Rows, names: Sequence[str]
-    ) -> History | None:
-        """Return the rows that none of ``sources`` has: all of them, those that a file has gained
-        since, or ``None``. The rows of the sources are among ``rows`` of the parameters ``names``.
+        self, contents: Contents, names: Sequence[str]
+    ) -> tuple[Sequence[int], dict[int, int]]:
+        """Return the positions of the points that are new to a study, and by id of those that
+        complete its pending ones; the order may have changed.
 
         Raises:
-            ValueError: if one has this name and other content; the message says where they differ.
+            ValueError: if points that the study has by this name are not among these; the message
+                names one, in the columns ``names``, and says where it differs.
         """
-        digest = self.digest()
+        # The digests of older versions cover the rows that say nothing, too
+        digests = {self.digest(self.kept), _digest(*self.content)}
+        if any(source.digest in digests for source in contents.sources):
+            return [], {}
         or_gained = re.compile(re.escape(self.name) + r"(\[\d+:\])?")
-        same = [one for one in sources if or_gained.fullmatch(one.name)]
-        if any(source.digest == digest for source in sources):
-            return None
-        if not same:
-            return self
-        known = sum(source.num_rows for source in same)
-        # What was added then may have been as many rows as are known, or more that said nothing
-        ends = [-1, *self.kept, len(self.content[0])]
-        more = range(ends[known] + 1, ends[known + 1] + 1) if known + 1 < len(ends) else ()
-        for length in {known, *more}:
-            if self.digest(length) == same[-1].digest:
-                first = bisect_left(self.kept, length)
-                rest = self.outcomes.select(range(first, len(self.X)))
-                name = f"{self.name}[{known}:]"
-                new = History(name, self.X[first:], rest, self.content, self.kept[first:])
-                return new if len(rest.values) else None
-        raise ValueError(
-            f"The data {self.name!r} were added before with other"
-            f" content:\n{self._changes(same[0], rows, names)}\nUse the data as they were,"
-            " or give these another `name` to add them, too."
-        )
+        same = [one for one in contents.sources if or_gained.fullmatch(one.name)]
+        ids = [id for one in same for id in range(one.first_id, one.first_id + one.num_rows)]
+        if not ids:
+            return range(len(self.X)), {}
+        # The digest knows the first rows, whatever the study has been told of them since
+        for rows in (self.kept[: len(ids)], range(min(len(ids), len(self.content[0])))):
+            if self.digest(rows) == same[-1].digest:
+                return range(bisect_left(self.kept, rows[-1] + 1), len(self.kept)), {}
+        return self._compare(ids, contents, names)
 
-    def _changes(self, source: Source, rows: Rows, names: Sequence[str]) -> str:
-        """Say in a line or two how the data differ from those of ``source``."""
-        lines = (
-            []
-            if len(self.X) == source.num_rows
-            else [f"  rows: stored {source.num_rows}, given {len(self.X)}"]
-        )
-        count = min(len(self.X), source.num_rows)
-        part = slice(source.first_id, source.first_id + count)
-        stored = torch.cat([rows.X[part], rows.values[part, None], rows.noise[part, None]], dim=1)
-        given = torch.cat(
-            [self.X, self.outcomes.values[:, None], self.outcomes.noise[:, None]], dim=1
-        )[:count]
-        different = (stored != given) & ~(stored.isnan() & given.isnan())
-        if different.any():
-            row, column = different.nonzero()[0].tolist()
-            name = [*names, "value", "noise"][column]
-            number = int(different.any(1).sum())
-            lines.append(
-                f"  {name} in row {self.kept[row]}: stored {stored[row, column]:g}, given"
-                f" {given[row, column]:g} ({number} rows differ)"
+    def _compare(
+        self, ids: Sequence[int], contents: Contents, names: Sequence[str]
+    ) -> tuple[list[int], dict[int, int]]:
+        """Return the positions of ``added_since``, from a comparison with the rows of the study."""
+        rows = contents.rows
+        index = torch.tensor(ids, dtype=torch.long, device="cpu")
+        table, noise = self.outcomes.table, self.outcomes.noise
+        known = rows.outcomes(table.shape[1], index)
+        # Infinity stands for NaN, which would equal nothing
+        stored = torch.cat([rows.X[index], known, rows.noise[index, None]], 1).nan_to_num(math.inf)
+        given = torch.cat([self.X, table, noise[:, None]], 1).nan_to_num(math.inf)
+        new, lost = _beyond(given, stored), _beyond(stored, given)
+        completed = {}
+        for place in [place for place in lost if not rows.told[ids[place]]]:
+            fits = (given[new] == stored[place]) | stored[place].isinf()
+            if fits.all(1).any():
+                completed[ids[place]] = new.pop(int(fits.all(1).nonzero()[0]))
+                lost.remove(place)
+        if not lost:
+            return new, completed
+        where = ""
+        if new:
+            differ = given[new] != stored[lost[0]]
+            nearest = int(differ.sum(1).argmin())
+            column = int(differ[nearest].nonzero()[0])
+            both = given[new[nearest], column].item(), stored[lost[0], column].item()
+            now, before = ("nothing" if number == math.inf else number for number in both)
+            kinds = {change.id: f" ({change.kind} since)" for change in contents.changes}
+            where = (
+                f" `{[*names, 'noise'][column]}` in row {self.first_row + self.kept[new[nearest]]}"
+                f" is {now}, and the study has {before}{kinds.get(ids[lost[0]], '')}."
             )
-        return "\n".join(lines or ["  the reasons of failures"])
+        raise ValueError(
+            f"The data {self.name!r} were added before with other content: {len(lost)} of"
+            f" {len(ids)} rows in the study cannot be found among the {len(given)} given.{where}"
+            " Give these rows as the study has them, or change the study by `correct`. Another"
+            " `name` adds all rows, those that are in the study a second time."
+        )
 
 
 def read_history(
     space: Space,
     data: Any,
-    y: Any,
+    y: Any = None,
     *,
-    target: str | None,
-    noise: Any,
-    name: str | None,
+    target: str | None = None,
+    noise: Any = None,
+    name: str | None = None,
     names: Sequence[str] = (),
 ) -> History:
     """Read evaluations of points of ``space``, of several outcomes if they have ``names``; other
@@ -118,11 +129,12 @@ def read_history(
     """
     remarks = None
     wrong: dict[int, str] = {}
-    if isinstance(data, str | os.PathLike) or is_frame(data):
+    is_file = isinstance(data, str | os.PathLike)
+    if is_file or is_frame(data):
         # which need an extra
         from scalable_bo.storage.tables import Remarks, read_table
 
-        if isinstance(data, str | os.PathLike):
+        if is_file:
             checks.existing_file("X", data)
         remarks = Remarks([*space.names, *space.fixed], names)
         X, y, noise, wrong = read_table(space, data, y, target, noise, names, remarks)
@@ -146,9 +158,21 @@ def read_history(
         if len(kept) < len(X):
             X, outcomes = X[kept], outcomes.select(kept)
     if name is None or isinstance(name, str) and not name:
-        is_file = isinstance(data, str | os.PathLike)
         name = Path(data).name if is_file else f"data {_digest(*content)[:12]}"
-    return History(storable(name, "name"), X, outcomes, content, kept)
+    return History(
+        storable(name, "name"), X, outcomes, content, kept, remarks.first_row if remarks else 0
+    )
+
+
+def _beyond(rows: Tensor, others: Tensor) -> list[int]:
+    """Return the positions of rows that are not among the others, each of which matches one."""
+    left = Counter(keys(others))
+    found = []
+    for position, key in enumerate(keys(rows)):
+        left[key] -= 1
+        if left[key] < 0:
+            found.append(position)
+    return found
 
 
 def _digest(X: Tensor, outcomes: Outcomes) -> str:

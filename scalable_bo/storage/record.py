@@ -1,6 +1,4 @@
-"""What a study knows, in its storage and the same in memory; and what it was made with: the tables
-of its space, its direction and its seed.
-"""
+"""What a study knows, in its storage and in memory, and the settings that it was made with."""
 
 from __future__ import annotations
 
@@ -188,10 +186,12 @@ class StudyRecord:
             ValueError: as ``Rows.untold``.
         """
         with self._changing():
-            new, outcomes = self.rows.untold(ids, outcomes, self.wanted.names)
-            if new:
-                outcomes = outcomes.told_at(time.time())
-                self._write("add_outcomes", new, outcomes, self.rows.next_told)
+            self._tell(ids, outcomes.told_at(time.time()))
+
+    def _tell(self, ids: Sequence[int], outcomes: Outcomes) -> None:
+        new, outcomes = self.rows.untold(ids, outcomes, self.wanted.names)
+        if new:
+            self._write("add_outcomes", new, outcomes, self.rows.next_told)
 
     def add_history(self, history: History) -> None:
         """Add data, but for what has been added before.
@@ -200,13 +200,17 @@ class StudyRecord:
             ValueError: as ``History.added_since`` and ``Rows.require_same_noise``.
         """
         with self._changing():
-            new = history.added_since(self.contents.sources, self.rows, self._names)
-            if new is None:
-                return
-            self.rows.require_same_noise(new.outcomes)
-            source = Source(new.name, new.digest(), len(self.rows), len(new.X))
-            outcomes = new.outcomes.told_at(time.time())
-            self._write("add_source", source, new.X, outcomes, self.rows.next_told)
+            names = [*self._names, *self.wanted.names]
+            new, completed = history.added_since(self.contents, names)
+            told = history.outcomes.told_at(time.time())
+            outcomes = told.select(new)
+            self.rows.require_same_noise(outcomes)
+            self._tell(list(completed), told.select(list(completed.values())))
+            if len(new):
+                digest = history.digest(history.kept)
+                source = Source(history.name, digest, len(self.rows), len(new))
+                X = history.X[list(new)]
+                self._write("add_source", source, X, outcomes, self.rows.next_told)
 
     def note(self, id: int, text: str) -> None:
         """Note a text of a row, in place of what was noted before.

@@ -1,6 +1,4 @@
-"""Sheets of a laboratory: points go out with empty cells for their outcomes, and come back with
-some of them filled in, as CSV or Excel.
-"""
+"""Sheets, CSV or Excel, in which points go to a laboratory, and come back with outcomes."""
 
 from __future__ import annotations
 
@@ -17,7 +15,8 @@ from torch import Tensor
 
 from scalable_bo._packages import require
 from scalable_bo.evaluation.evaluator import MOST_BYTES
-from scalable_bo.space.cell_texts import apart, cell_texts, unguarded
+from scalable_bo.space.cell_texts import apart, choice_reader, unguarded
+from scalable_bo.space.frames import cell_position
 from scalable_bo.space.parameters import Parameter
 from scalable_bo.space.plain_values import nearest
 from scalable_bo.space.space import Space
@@ -73,9 +72,7 @@ def read_sheet(path: Path) -> pd.DataFrame:
 
 
 def dialect(path: Path) -> dict[str, str]:
-    """Return how pandas is to read a CSV file: what separates its cells, and its encoding, which is
-    not UTF-8 where an older spreadsheet has written it.
-    """
+    """Return what separates the cells of a CSV file, and its encoding, as pandas takes them."""
     encodings = ("utf-8-sig", "strict"), ("cp1252", "replace")
     for encoding, errors in encodings:
         with suppress(UnicodeDecodeError), path.open(encoding=encoding, errors=errors) as stream:
@@ -176,15 +173,14 @@ class Filled:
         if reason:
             self.reasons[int(id)] = unguarded(reason)
         if reason and told:
-            self._report(
-                row, self._reason, f"{reason!r} stands beside a value. Clear one of the two"
-            )
+            problem = f"{reason!r} stands beside a value. Clear one of the two"
+            self._report(row, self._reason, problem)
 
     def _compare(self, row: int, name: str, param: Parameter, cell: Any, asked: float) -> None:
         """Report a parameter that is not what was asked for, but for what rounding may change."""
         if param.axis == "category":
-            texts = {str(text): choice for choice, text in cell_texts(param.choices).items()}  # type: ignore[union-attr]
-            found = param.number(texts.get(cell_text(cell), cell))
+            choices = param.choices  # type: ignore[union-attr]
+            found = cell_position(choices, choice_reader(choices, self._comma)(cell_text(cell)))
         else:
             found = self._number(row, name, cell)
         if not param.may_be_shown_as(asked, found):
@@ -202,13 +198,12 @@ class Filled:
         if text.lower() in EMPTY:
             return math.nan
         try:
-            number = float(with_point(text) if self._comma else text)
+            number = float(text.replace(",", ".") if self._comma else text)
         except ValueError:
             number = math.inf
         if not math.isfinite(number):
-            self._report(
-                row, name, f"{text!r} is no number. Leave the cell empty, or give a reason"
-            )
+            problem = f"{text!r} is no number. Leave the cell empty, or give a reason"
+            self._report(row, name, problem)
             return math.nan
         return number
 
@@ -219,11 +214,6 @@ class Filled:
 def cell_text(cell: Any) -> str:
     """Return the text of a cell, without what a spreadsheet puts around it."""
     return "" if pd.isna(cell) else str(cell).replace("\xa0", " ").strip()
-
-
-def with_point(cell: str) -> str:
-    """Return the text of a number with a point for its comma."""
-    return cell.replace(",", ".")
 
 
 def _heading(name: Any) -> str:

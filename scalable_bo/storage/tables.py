@@ -1,6 +1,4 @@
-"""Evaluations in tables, written to CSV and Parquet files and read by the names of their columns,
-in parts, from these and from DataFrames.
-"""
+"""Evaluations in CSV, Excel and Parquet files and in DataFrames, read part by part."""
 
 from __future__ import annotations
 
@@ -15,12 +13,12 @@ from torch import Tensor
 
 from scalable_bo._packages import require
 from scalable_bo.evaluation.evaluator import storable
-from scalable_bo.space.cell_texts import apart, cell_texts, guarded, unguarded
+from scalable_bo.space.cell_texts import apart, cell_texts, choice_reader, guarded, unguarded
 from scalable_bo.space.plain_values import Choice
 from scalable_bo.space.quoting import quote
 from scalable_bo.space.space import Space
 from scalable_bo.storage.rows import Outcomes
-from scalable_bo.storage.sheets import EMPTY, cell_text, decimal_of, dialect, read_sheet, with_point
+from scalable_bo.storage.sheets import EMPTY, cell_text, decimal_of, dialect, read_sheet
 from surrogates import memory
 
 require("pandas", extra="tables", user="A table of evaluations")
@@ -48,10 +46,9 @@ class Remarks:
 
     def note(self, frame: pd.DataFrame, first_row: int, empty: Iterable[int] = ()) -> None:
         """Read the remarks on a part of the rows, of which the ``empty`` ones have no outcome."""
-        columns = [frame.get(name, ()) for name in self.names]
         statuses, reasons = (
             {row: text for row, text in enumerate(column, first_row) if isinstance(text, str)}
-            for column in columns
+            for column in (frame.get(name, ()) for name in self.names)
         )
         self._reasons |= {row: text for row, text in reasons.items() if text}
         self._failed |= {row for row, text in statuses.items() if text == "failed"}
@@ -176,9 +173,8 @@ def table_frames(
         ValueError: if the file is of another kind, or cannot be read.
     """
     if isinstance(data, pd.DataFrame):
-        yield from (
-            data.iloc[start : start + rows_at_once] for start in range(0, len(data), rows_at_once)
-        )
+        starts = range(0, len(data), rows_at_once)
+        yield from (data.iloc[start : start + rows_at_once] for start in starts)
         return
     path = Path(data)
     kind = path.suffix.lower()
@@ -212,9 +208,7 @@ def write_table(
     Args:
         suffix: one of ``SUFFIXES``, whatever the path ends in.
     """
-    choices = space.choices
-    if suffix == ".parquet":
-        choices = _held_as_text(choices)
+    choices = _held_as_text(space.choices) if suffix == ".parquet" else space.choices
     for name, some in choices.items():
         texts = cell_texts(some)
         frame[name] = [texts.get(value) for value in frame[name]]
@@ -254,8 +248,8 @@ def _csv_frames(file: _TableFile) -> Iterator[pd.DataFrame]:
     columns = [*file.wanted, *file.notes]
     how: Any = {**dialect(file.path), "compression": None, "keep_default_na": False}
     comma = decimal_of(how) != "."
-    readers: dict[str, Callable[[Any], Any]] = dict.fromkeys(columns, with_point) if comma else {}
-    readers |= {name: _reader(some, comma) for name, some in file.choices.items()}
+    readers = dict.fromkeys(columns, choice_reader((), comma)) if comma else {}
+    readers |= {name: choice_reader(some, comma) for name, some in file.choices.items()}
     readers |= dict.fromkeys(file.notes, unguarded)
     try:
         # Two rows, and all columns below, or pandas accepts cells beyond the headings
@@ -273,7 +267,7 @@ def _csv_frames(file: _TableFile) -> Iterator[pd.DataFrame]:
 
 def _excel_frames(file: _TableFile) -> Iterator[pd.DataFrame]:
     frame = read_sheet(file.path)
-    readers = {name: _reader(some) for name, some in file.choices.items()}
+    readers = {name: choice_reader(some) for name, some in file.choices.items()}
     readers |= dict.fromkeys(file.notes, unguarded)
     known = _known_headings(frame, [*file.wanted, *file.notes])
     yield _read(frame[list(known)].rename(columns=known), readers)
@@ -283,7 +277,7 @@ def _parquet_frames(file: _TableFile) -> Iterator[pd.DataFrame]:
     from scalable_bo.storage import parquet  # which needs pyarrow
 
     columns = file.wanted | file.notes
-    readers = {name: _reader(some) for name, some in _held_as_text(file.choices).items()}
+    readers = {name: choice_reader(some) for name, some in _held_as_text(file.choices).items()}
     try:
         if file.whole:
             _require_memory(file.path, parquet.num_bytes(file.path, columns))
@@ -298,16 +292,6 @@ def _held_as_text(choices: Mapping[str, Sequence[Choice]]) -> dict[str, Sequence
     from scalable_bo.storage import parquet  # which needs pyarrow
 
     return {name: some for name, some in choices.items() if not parquet.holds(some)}
-
-
-def _reader(choices: Sequence[Choice], comma: bool = False) -> Callable[[Any], Any]:
-    """Return what makes a choice of its text, which may have a ``comma`` for a point; any other
-    cell stays as it is.
-    """
-    known = {text: choice for choice, text in cell_texts(choices).items()}
-    if not comma:
-        return lambda cell: known.get(cell, cell)
-    return lambda cell: known.get(cell, known.get(with_point(cell), cell))
 
 
 def _read(frame: pd.DataFrame, readers: Mapping[str, Callable[[Any], Any]]) -> pd.DataFrame:

@@ -607,7 +607,7 @@ class Study:
         left out, unless its ``status`` is "failed" or it has a ``reason``.
 
         All are added or, on an error, none. The same data again are not added twice, and of a file
-        that has grown its new rows alone, so a program may add its data whenever it starts.
+        that has grown or been filled in what is new alone, so a program may add it at each start.
 
         Args:
             X: (n, d) in the user's units, columns in the order of ``space.names``; or a list of

@@ -229,6 +229,30 @@ def test_an_export_is_whole_and_holds_no_formula(
     assert not list(file.parent.glob("*.tmp"))
 
 
+def test_what_is_wrong_with_a_study_is_not_said_of_the_file_to_write(
+    cli: CommandLine, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("ask", file)
+    rows = file.parent / "rows.csv"
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError("The database could not be reached.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("scalable_bo.study.answers.read_snapshot", fail)
+        assert cli("export", file, rows, code=1).err == "The database could not be reached.\n"
+    with monkeypatch.context() as patch:
+        patch.setattr(Study, "ask", fail)
+        said = cli("ask", file, "--out", rows, code=1).err
+        assert said == "The database could not be reached.\n"
+    nowhere = file.parent / "nowhere" / "rows.csv"
+    said = cli("ask", file, "--out", nowhere, code=2).err
+    assert "`out` must be a file that can be written" in said
+    assert "(No such file or directory)" in said
+    assert json.loads(cli("status", file, "--json").out)["num_pending"] == 1
+    assert not rows.exists() and not list(file.parent.glob("*.tmp"))
+
+
 def test_a_check_asks_for_the_program(
     cli: CommandLine, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

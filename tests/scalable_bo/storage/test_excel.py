@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import openpyxl
 import pandas as pd
@@ -34,12 +35,43 @@ def book(path: Path, rows: list[list[Any]]) -> Path:
 
 
 def test_blanks_around_headings_and_empty_rows_and_columns_are_passed_over(tmp_path: Path) -> None:
-    rows = [[" x ", None, "score"], [0.5, None, 1], [0.25, "aside", "=NA()"], [0.75, None, None]]
+    rows = [[" x ", None, "score"], [0.5, None, 1], [0.25, "aside", "#N/A"], [0.75, None, None]]
     path = book(tmp_path / "past.xlsx", [*rows, [None, None, ""]])
     study = Study(Space(x=Float(0.0, 1.0)), maximize=True)
     study.add_data(path, target="score")
     assert study.to_dataframe()["x"].tolist() == [0.5]
     assert study.num_failed == 0
+
+
+def test_a_formula_whose_value_is_not_in_the_file_is_refused_with_its_cell(tmp_path: Path) -> None:
+    path = book(tmp_path / "past.xlsx", [["x", "score"], [0.5, 1.0], [0.25, "=1+1"]])
+    study = Study(Space(x=Float(0.0, 1.0)), maximize=True)
+    with pytest.raises(ValueError, match="the formula in B3 has no stored value. Save the file"):
+        study.add_data(path, target="score")
+    study.ask(1)
+    path = book(tmp_path / "next.xlsx", [["id", "value"], [0, "=1+1"]])
+    with pytest.raises(ValueError, match="the formula in B2 has no stored value"):
+        study.tell(path)
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        ('<c r="B2"><f>1+1</f><v>2</v></c>', 2),
+        ('<c r="B2" t="str"><f>1+1</f><v></v></c>', ""),
+    ],
+)
+def test_a_formula_has_the_value_that_is_stored(tmp_path: Path, cell: str, value: Any) -> None:
+    path = book(tmp_path / "past.xlsx", [["x", "score"], [0.5, "=1+1"]])
+    with ZipFile(path) as file:
+        parts = {name: file.read(name).decode() for name in file.namelist()}
+    sheet = "xl/worksheets/sheet1.xml"
+    assert '<c r="B2"><f>1+1</f><v /></c>' in parts[sheet]
+    parts[sheet] = parts[sheet].replace('<c r="B2"><f>1+1</f><v /></c>', cell)
+    with ZipFile(path, "w") as file:
+        for name, text in parts.items():
+            file.writestr(name, text)
+    assert read_excel(path)["score"].tolist() == [value]
 
 
 def test_a_heading_that_is_there_twice_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.storage import tables
+from scalable_bo.storage.past_evaluations import read_history
+from scalable_bo.storage.storage import Source
 from scalable_bo.study.study import Study
 from tests.scalable_bo.frames import timeless
 
@@ -137,6 +139,67 @@ def test_of_a_file_with_gaps_that_has_grown_the_new_rows_are_added(tmp_path: Pat
         study.add_data(path, target="score")
 
 
+def lines(study: Study) -> list[tuple[Any, ...]]:
+    """Return the points of a study, with their outcomes, as rows of a file of both."""
+    return [(*point.params.values(), *point.outcomes.values()) for point in study.points()]
+
+
+def test_results_that_are_filled_in_are_added_once_wherever_they_stand(tmp_path: Path) -> None:
+    path = tmp_path / "past.csv"
+    space = Space(x=Float(0.0, 100.0))
+    steps = (
+        ("x,v\n1,\n2,\n2,\n", []),
+        ("x,v\n1,\n2,\n2,20\n", [(2.0, 20.0)]),
+        ("x,v\n1,10\n2,\n2,20\n", [(2.0, 20.0), (1.0, 10.0)]),
+        ("x,v\n1,10\n2,\n2,20\n3,30\n", [(2.0, 20.0), (1.0, 10.0), (3.0, 30.0)]),
+        # A replicate with the same result, and then the rows in another order
+        ("x,v\n1,10\n2,20\n2,20\n3,30\n", [(2.0, 20.0), (1.0, 10.0), (3.0, 30.0), (2.0, 20.0)]),
+        ("x,v\n3,30\n2,20\n2,20\n1,10\n", [(2.0, 20.0), (1.0, 10.0), (3.0, 30.0), (2.0, 20.0)]),
+    )
+    for text, expected in steps:
+        path.write_text(text)
+        for _ in range(2):
+            with Study(space, maximize=True, path=tmp_path / "study") as study:
+                study.add_data(path, target="v")
+                assert lines(study) == expected
+                assert len(study._record.contents.sources) <= len(expected)
+
+
+def test_an_outcome_that_is_filled_in_completes_its_point(tmp_path: Path) -> None:
+    path = tmp_path / "past.csv"
+    space = Space(x=Float(0.0, 100.0))
+    objectives = {"a": "maximize", "b": "minimize"}
+    path.write_text("x,a,b\n1,10,\n2,,\n2,,5\n3,30,3\n")
+    with Study(space, objectives=objectives, path=tmp_path / "study") as study:
+        study.add_data(path)
+        assert lines(study) == [(1.0, 10.0), (2.0, 5.0), (3.0, 30.0, 3.0)]
+    path.write_text("x,a,b\n1,10,1\n2,20,2\n2,,5\n3,30,3\n")
+    for _ in range(2):
+        with Study(space, objectives=objectives, path=tmp_path / "study") as study:
+            study.add_data(path)
+            expected = [(1.0, 10.0, 1.0), (2.0, 5.0), (3.0, 30.0, 3.0), (2.0, 20.0, 2.0)]
+            assert lines(study) == expected
+            assert study.pending.ids == [1]
+
+
+@pytest.mark.parametrize("text", ["x,v\n1,10\n2,\n3,30\n4,\n", "x,v\n1,\n2,\n"])
+def test_a_file_that_an_older_version_has_added_is_recognised(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "past.csv"
+    path.write_text(text)
+    study = Study(Space(x=Float(0.0, 100.0)), maximize=True)
+    history = read_history(study.space, path, target="v")
+    digest = history.digest(range(len(history.content[0])))  # also of rows that say nothing
+    source = Source("past.csv", digest, 0, len(history.X))
+    study._record._write("add_source", source, history.X, history.outcomes, 0)
+    before = lines(study)
+    study.add_data(path, target="v")
+    assert lines(study) == before
+    path.write_text(text.replace("2,\n", "2,20\n"))
+    for _ in range(2):
+        study.add_data(path, target="v")
+        assert lines(study) == [*before, (2.0, 20.0)]
+
+
 def test_a_file_whose_gaps_an_older_version_took_for_failures_may_grow(tmp_path: Path) -> None:
     space = Space(x=Float(0.0, 1.0))
     study = Study(space, maximize=True)
@@ -217,9 +280,6 @@ def test_of_a_file_that_has_grown_the_new_rows_are_added(tmp_path: Path) -> None
         write(FRAME.head(3), path)  # has lost rows
         with pytest.raises(ValueError, match="were added before with other content"):
             study.add_data(path, target="score")
-        write(FRAME.iloc[::-1], path)
-        with pytest.raises(ValueError, match="were added before with other content"):
-            study.add_data(path, target="score")
 
 
 def test_a_failed_row_that_has_a_value_is_refused(tmp_path: Path) -> None:
@@ -255,17 +315,52 @@ def test_other_data_under_the_same_name_are_refused_with_the_difference(tmp_path
     changed.loc[[2, 4], "x"] = 0.25
     write(pd.concat([changed, changed.tail(1)]), path)
     difference = (
-        "  rows: stored 4, given 5\n  x in row 2: stored 0.333333, given 0.25 \\(2 rows"
-        " differ\\)\nUse"
+        "2 of 4 rows in the study cannot be found among the 5 given. `x` in row 4 is 0.25, and the"
+        " study has 0.3333333333333333. Give"
     )
     with make(tmp_path / "study") as study:
         with pytest.raises(
-            ValueError, match=f"'past.csv' were added before with other content:\n{difference}"
+            ValueError, match=f"'past.csv' were added before with other content: {difference}"
         ):
             study.add_data(path, target="score")
         assert len(study.to_dataframe()) == 4
         study.add_data(path, target="score", name="more")
         assert len(study.to_dataframe()) == 9
+
+
+def test_the_row_that_has_another_value_is_named_as_the_spreadsheet_counts(tmp_path: Path) -> None:
+    path = tmp_path / "past.csv"
+    study = Study(Space(x=Float(0.0, 100.0)), maximize=True)
+    for text in ("x,v\n1,1\n2,2\n", "x,v\n1,1\n2,2\n3,3\n4,4\n"):
+        path.write_text(text)
+        study.add_data(path, target="v")
+    path.write_text("x,v\n1,1\n2,2\n3,33\n4,4\n5,5\n")
+    with pytest.raises(
+        ValueError,
+        match=r"1 of 4 rows in the study cannot be found among the 5 given. `v.*` in row 4 is 33.0,"
+        r" and the study has 3.0. .* Another `name` adds all rows, .* a second time",
+    ):
+        study.add_data(path, target="v")
+    path.write_text("x,v\n1,1\n4,4\n")
+    with pytest.raises(ValueError, match="2 of 4 rows in the study .* the 2 given. Give"):
+        study.add_data(path, target="v")
+
+
+def test_a_value_that_was_corrected_in_the_study_is_said_to_be(tmp_path: Path) -> None:
+    path = tmp_path / "past.csv"
+    study = Study(Space(x=Float(0.0, 100.0)), maximize=True)
+    path.write_text("x,v\n1,1\n2,2\n3,\n4,4\n")
+    study.add_data(path, target="v")
+    study.correct(1, 22.0)
+    study.add_data(path, target="v")
+    path.write_text("x,v\n1,1\n2,2\n3,3\n4,4\n")
+    with pytest.raises(
+        ValueError, match=r"in row 3 is 2.0, and the study has 22.0 \(corrected since\)"
+    ):
+        study.add_data(path, target="v")
+    path.write_text("x,v\n1,1\n2,22\n3,3\n4,4\n")  # corrected in the file, too
+    study.add_data(path, target="v")
+    assert lines(study) == [(1.0, 1.0), (2.0, 22.0), (4.0, 4.0), (3.0, 3.0)]
 
 
 @pytest.mark.parametrize(

@@ -240,3 +240,33 @@ def test_what_is_too_large_for_a_number_is_said() -> None:
     frame["value"] = "1e999"
     with pytest.raises(ValueError, match="row 2, column `value`: '1e999' is no number"):
         study.tell(frame)
+
+
+@pytest.mark.parametrize(
+    ("cells", "separator"),
+    [
+        (("TRUE", "0,25"), ";"),
+        (("FALSE", "0.50"), ","),
+        (("true", "1"), ";"),
+        (("False", "1"), ","),
+    ],
+)
+def test_choices_are_read_as_spreadsheet_programs_write_them(
+    tmp_path: Path, cells: tuple[str, str], separator: str
+) -> None:
+    space = Space(dry=Categorical([True, False]), share=Categorical([0.25, 0.5, 1.0, "all"]))
+    study = Study(space, maximize=True)
+    params = {"dry": cells[0].lower() == "true", "share": float(cells[1].replace(",", "."))}
+    study.enqueue(params)
+    batch = study.ask(1)
+    path = tmp_path / "sheet.csv"
+    rows = ["id", "dry", "share", "value"], [str(batch.ids[0]), *cells, "7"]
+    path.write_text("\n".join(separator.join(row) for row in rows))
+    study.tell(path)
+    assert study.result.values.tolist() == [7.0]
+    again = Study(space, maximize=True)
+    again.add_data(path, target="value")
+    assert again.points()[0].params == params
+    path.write_text(path.read_text().replace(cells[1], "0.75"))
+    with pytest.raises(ValueError, match="column `share`: '0.75' is not what was asked for"):
+        study.tell(path)
