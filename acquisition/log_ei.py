@@ -428,7 +428,7 @@ def with_repeat(reason: str, request: Request) -> str:
 
 
 def _is_noisy(data: DataSet) -> bool:
-    return bool(data.noise.max() > NEGLIGIBLE_NOISE * data.y.var())
+    return len(data.y) > 1 and bool(data.noise.max() > NEGLIGIBLE_NOISE * data.y.var())
 
 
 def _is_gaussian(model: PathwiseGP) -> bool:

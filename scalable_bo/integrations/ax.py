@@ -30,6 +30,7 @@ from scalable_bo.integrations.box import Box, LinearConstraints
 from scalable_bo.integrations.chooser import choose_batch, fitted_model, split_batches
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.training import TrainingData
+from scalable_bo.study.choices import checked_batch
 from scalable_bo.study.design import ENUMERATED_UP_TO
 from scalable_bo.study.pace import learn_success
 from surrogates import PathwiseGP, checks
@@ -301,13 +302,13 @@ class ThompsonAcquisition(Acquisition):
         failures = TrainingData.of_failures(told, failed)
         if self.options.get("surrogate", "ax") == "ax":
             success = learn_success(factory, failures, request.generator)
-            here = None if success is None else box.in_box(success)
-            return strategy.generate(replace(request, success=here))
+            request = replace(request, success=None if success is None else box.in_box(success))
+            return checked_batch(strategy.generate(request), request, strategy)
         on_cube = _on_cube(request, box)
         if "objective" in request.goal:
             success = learn_success(factory, failures, request.generator)
-            several = self._by_several(on_cube, factory, strategy, box)
-            chosen = strategy.generate(replace(several, success=success))
+            on_cube = self._by_several(replace(on_cube, success=success), factory, strategy, box)
+            chosen = checked_batch(strategy.generate(on_cube), on_cube, strategy)
         else:
             seconds = self.options.get("ask_seconds") if request.choices is None else None
             (dataset,) = self._datasets()

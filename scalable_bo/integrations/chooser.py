@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from acquisition.outcomes import Success
 from acquisition.strategy import Request, Strategy
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import fit_surrogate, fit_warped, is_for_few
 from scalable_bo.modelling.training import TrainingData
-from scalable_bo.study.choices import Part, choose_parts
-from scalable_bo.study.pace import Region, end_of_fit, learn_success, local_parts, plan_here
+from scalable_bo.study.choices import Part, checked_batch, choose_parts
+from scalable_bo.study.pace import end_of_fit, learn_success, local_parts, plan_here
 from surrogates import PathwiseGP
 from surrogates.fitting.search import FitWatch
 
@@ -41,14 +41,11 @@ def choose_batch(
         seconds: that the batch is to take; ``None`` for as long as all values take.
         success: where evaluations succeeded and failed; ``None`` where too few failed.
     """
-    watch = FitWatch()
+    deadline = None if seconds is None else end_of_fit(time.perf_counter(), seconds)
+    watch = FitWatch(deadline=deadline)
+    learned = partial(learn_success, factory, success, generator, deadline)
     reason = ""
-
-    def learned(region: Region | None = None) -> Success | None:
-        return learn_success(factory, success, generator, watch.deadline, region)
-
     if seconds is not None:
-        watch.deadline = end_of_fit(time.perf_counter(), seconds)
         plan = plan_here(factory, data.U, len(data.U), q, seconds)
         reason = plan.reason
         if plan.num_rows is not None:
@@ -57,13 +54,13 @@ def choose_batch(
             def request_of_part(part: Part) -> Request:
                 return replace(request_of(part.models[0], part.q), success=part.success)
 
-            chosen = choose_parts(parts, request_of_part, strategy.generate, generator)
+            chosen = choose_parts(parts, request_of_part, strategy, generator)
             return chosen.points, reason
     model, kept = fitted_model(factory, strategy, data, q, generator, watch=watch)
     request = replace(request_of(model, q), success=learned())
     if kept.kept is not None:  # values are left out, not their points
         request = request.beside(data.U[~kept.kept].to(request.bounds))
-    return strategy.generate(request), reason
+    return checked_batch(strategy.generate(request), request, strategy), reason
 
 
 def fitted_model(

@@ -29,6 +29,7 @@ from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.goal import Goal
 from scalable_bo.storage.rows import keys
 from scalable_bo.study.asking import num_of_design
+from scalable_bo.study.choices import checked_batch
 from scalable_bo.study.design import (
     ENUMERATED_UP_TO,
     Design,
@@ -42,8 +43,8 @@ from surrogates import PathwiseGP, Solver, checks
 
 require("optuna", extra="optuna", user="`scalable_bo.integrations.optuna`")
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import BaseSampler, RandomSampler
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, TPESampler
 from optuna.samplers._base import _process_constraints_after_trial
 from optuna.search_space import IntersectionSearchSpace
 from optuna.study import Study
@@ -59,12 +60,12 @@ class ThompsonSampler(BaseSampler):
 
     When the last batch has been handed out, a Gaussian process is fitted to all complete trials and
     the next one is chosen; in between a trial costs nothing. Running trials are not proposed again,
-    nor are those without a finite value, such as failed and pruned ones: from the second of them
-    on, the sampler learns where there is a value, as a study does. Discrete parameters take their
-    values while paths are maximised, and up to 20 000 points of a finite space are each proposed
-    once, after which they are sampled at random. Parameters that not every complete trial has, or
-    with ranges that change, and integers beyond 2⁴⁰ are sampled by ``independent_sampler``; so are
-    those of the first trials if one is given. Constraints, by ``trial.set_constraint`` or
+    nor are those that failed, were pruned, or have an infinite value or a constraint of ∞: from the
+    second of them on, the sampler learns where trials succeed, as a study does. Discrete parameters
+    take their values while paths are maximised, and up to 20 000 points of a finite space are each
+    proposed once. After that, ``independent_sampler`` samples them. It also samples parameters that
+    not every complete trial has, or with ranges that change, and integers beyond 2⁴⁰; if it is
+    given, those of the first trials, too. Constraints, by ``trial.set_constraint`` or
     ``constraints_func``, are modelled each by a surrogate of its own: an infeasible trial is not
     what is to be improved. So are several objectives, whose hypervolume a batch is to raise.
     Threads may share a sampler.
@@ -73,11 +74,11 @@ class ThompsonSampler(BaseSampler):
         batch_size: points drawn at once; ``None`` for one where values have come in since the last
             draw (of 300 values or more, one for each 300), and twice as many as before where none
             have: whoever asks for a hundred trials at once waits for seven draws.
-        n_startup_trials: complete trials before the surrogate takes over, from a Sobol sequence of
-            the parameters that the first one has had; ``None`` for the design of a study, 2 (d + 1)
-            of d parameters and at most 20, those that still run counted in once half are complete.
+        n_startup_trials: complete trials, at least one, before the surrogate takes over, from a
+            Sobol sequence of the parameters that the first one has had; ``None`` for a study's, 2
+            (d + 1) of d and at most 20, those that still run counted in once half are complete.
         seed: of everything random here; ``None`` for another one each time.
-        independent_sampler: uniform if ``None``.
+        independent_sampler: of parameters one by one; Optuna's ``TPESampler`` if ``None``.
         solver: of the surrogate's linear systems; ``None`` for the model's default.
         strategy: how a batch is chosen, as in ``Study``: ``"auto"``, ``"thompson"``, ``"turbo"``,
             ``"regions"``, ``"log-ei"`` or an ``acquisition.Strategy`` of your own.
@@ -110,8 +111,7 @@ class ThompsonSampler(BaseSampler):
         ask_seconds: float | None = None,
     ) -> None:
         self._batch_size = checks.optional(checks.positive_int, "batch_size", batch_size)
-        start = checks.optional(checks.integer, "n_startup_trials", n_startup_trials, 0)
-        self._given_startup = start
+        self._num_startup = checks.optional(checks.integer, "n_startup_trials", n_startup_trials, 0)
         self._seed = checks.optional(checks.integer, "seed", seed, 0)
         if solver is not None and not isinstance(solver, Solver):
             raise TypeError(f"`solver` must be a Solver, got {solver!r}. Try `CG()`.")
@@ -134,9 +134,7 @@ class ThompsonSampler(BaseSampler):
         self._lock = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy is made of: not the lock, nor the points that are waiting,
-        which only one of both may hand out.
-        """
+        """Return what a copy is made of, without the lock and the points that are waiting."""
         return {**self.__dict__, "_lock": None, "_waiting": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -180,12 +178,11 @@ class ThompsonSampler(BaseSampler):
             if not self._waiting or self._waiting_space != space or self._is_stale(known):
                 self._waiting = self._draw(study, space, known, trial)
                 self._waiting_space = space
-            fixed = {name: _only_value(of) for name, of in search_space.items() if of.single()}
             if not self._waiting:
                 return {}
             if self._choice:
                 study._storage.set_trial_system_attr(trial._trial_id, CHOICE, self._choice)
-            return {**self._waiting.pop(0), **fixed}
+            return self._waiting.pop(0)
 
     def sample_independent(
         self,
@@ -194,8 +191,8 @@ class ThompsonSampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Return a value by the independent sampler, or at random."""
-        sampler = self._independent_sampler or RandomSampler(seed=self._seed_of(trial, param_name))
+        """Return a value by the independent sampler or, without one, by Optuna's TPE."""
+        sampler = self._independent_sampler or TPESampler(seed=self._seed_of(trial, param_name))
         return sampler.sample_independent(study, trial, param_name, param_distribution)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
@@ -235,25 +232,28 @@ class ThompsonSampler(BaseSampler):
         trials = TrialSpace(space)
         searched = trials.space
         complete = known.complete
-        start = self._given_startup
-        start = default_num_initial(searched.dim) if start is None else start
-        if self._is_of_design(start, len(complete), len(known.running)):
-            return self._of_design(trials, [*complete, *known.without_value], trial)
-        left = _left(trials, [*complete, *known.without_value])
+        taken = set(keys(trials.points([*complete, *known.without_value])))
+        given = self._num_startup
+        start = default_num_initial(searched.dim) if given is None else max(1, given)
+        num_out = len(complete) + (len(known.running) if given is None else 0)
+        if num_of_design(1, start, len(complete), num_out):
+            return self._of_design(trials, taken, trial)
         q = self._size(known.num_over)
         self._num_known = known.num_over
         self._last_size = q
-        if left is not None:
+        left = None
+        if searched.num_points <= ENUMERATED_UP_TO:
+            left = searched.normalize(remaining(searched.enumerate(), taken))
             q = min(q, len(left))
-            if not q:
-                return []
+        if not q:
+            return []
         generator = torch.Generator().manual_seed(self._seed_of(trial, ""))
         U = searched.normalize(trials.points(complete))
-        goal = _goal(study, complete)
-        Y = _outcomes(goal, complete)
+        goal, Y = _outcomes(study, complete)
         data = TrainingData.of_each(U, Y, goal.signs)
         values = (goal.signs[0] * Y[:, 0]).where(goal.feasible(Y), math.nan)
         success = TrainingData.of_failures(U, searched.normalize(trials.points(known.failed)))
+        factory = SurrogateFactory.default(U.shape[1], torch.float64, U.device, self._solver)
 
         def request_of(model: PathwiseGP | list[PathwiseGP], size: int) -> Request:
             return Request(
@@ -270,27 +270,18 @@ class ThompsonSampler(BaseSampler):
         # BoTorch would warn of constant values, and of a subset's mean and deviation
         with validate_input_scaling(False):
             if len(goal.names) > 1:
-                points = self._of_several(goal, data, (U, Y), q, generator, request_of, success)
+                points = self._of_several(
+                    factory, goal, data, (U, Y), q, generator, request_of, success
+                )
             else:
+                seconds = self._ask_seconds if left is None else None
                 points, self._choice = choose_batch(
-                    self._factory(U),
-                    self._strategy,
-                    data[0],
-                    q,
-                    generator,
-                    request_of,
-                    self._ask_seconds if left is None else None,
-                    success,
+                    factory, self._strategy, data[0], q, generator, request_of, seconds, success
                 )
         return trials.params(points)
 
-    def _is_of_design(self, start: int, num_complete: int, num_running: int) -> bool:
-        if self._given_startup is not None:
-            return num_complete < start
-        return num_of_design(1, start, num_complete, num_complete + num_running) > 0
-
     def _of_design(
-        self, trials: TrialSpace, known: Sequence[FrozenTrial], trial: FrozenTrial
+        self, trials: TrialSpace, taken: set[bytes], trial: FrozenTrial
     ) -> list[dict[str, Any]]:
         """Return a new point of a Sobol sequence; none where the user has a sampler for the first
         trials, and where all points are known.
@@ -302,16 +293,14 @@ class ThompsonSampler(BaseSampler):
             trials.space, self._seed_of(trial, "") if self._seed is None else self._seed
         )
         try:
-            X, _ = design.draw(1, trial.number, set(keys(trials.points(known))))
+            X, _ = design.draw(1, trial.number, taken)
         except NotEnoughLeftError:
             return []
         return trials.params(trials.space.normalize(X))
 
-    def _factory(self, U: Tensor) -> SurrogateFactory:
-        return SurrogateFactory.default(U.shape[1], torch.float64, U.device, self._solver)
-
     def _of_several(
         self,
+        factory: SurrogateFactory,
         goal: Goal,
         data: Sequence[TrainingData],
         table: tuple[Tensor, Tensor],
@@ -324,7 +313,6 @@ class ThompsonSampler(BaseSampler):
         if self._ask_seconds is not None:
             raise _no_time_for_several(self._ask_seconds)
         strategy = goal_strategy(goal, *self._named)
-        factory = self._factory(table[0])
         fitted = partial(fitted_model, factory, strategy, q=q, generator=generator)
         # A warp would change how objectives are weighed against one another
         models = [
@@ -334,7 +322,7 @@ class ThompsonSampler(BaseSampler):
         wanted = acquisition_goal(goal, models, data, table, q, generator)
         learned = learn_success(factory, success, generator)
         request = replace(request_of(models, q), goal=wanted, success=learned)
-        return strategy.generate(request)
+        return checked_batch(strategy.generate(request), request, strategy)
 
 
 def _no_time_for_several(ask_seconds: float) -> ValueError:
@@ -344,39 +332,33 @@ def _no_time_for_several(ask_seconds: float) -> ValueError:
     )
 
 
-def _goal(study: Study, complete: Sequence[FrozenTrial]) -> Goal:
-    """Return what is wanted of the objectives, and of the constraints that trials have."""
+def _outcomes(study: Study, complete: Sequence[FrozenTrial]) -> tuple[Goal, Tensor]:
+    """Return what is wanted of the objectives, and of the constraints that trials have, and the
+    values (n, m) of all: NaN where a trial lacks one, for a constraint of −∞ the negative of the
+    largest finite size that it has.
+    """
     objectives = {f"objective {k}": of.name.lower() for k, of in enumerate(study.directions)}
-    constraints = {name: (None, 0.0) for trial in complete for name in _constraints(trial)}
-    return Goal(objectives, constraints)
+    names = list(dict.fromkeys(name for trial in complete for name in trial.constraints))
+    rows = [
+        [*trial.values, *(trial.constraints.get(name, math.nan) for name in names)]
+        for trial in complete
+    ]
+    Y = torch.tensor(rows, dtype=torch.float64, device="cpu")
+    sizes = Y.abs().where(Y.isfinite(), 0.0).amax(0)
+    Y = torch.where(Y.isneginf(), -sizes.where(sizes > 0, 1.0), Y)
+    return Goal(objectives, {f"constraint {name}": (None, 0.0) for name in names}), Y
 
 
-def _constraints(trial: FrozenTrial) -> dict[str, float]:
-    return {f"constraint {name}": value for name, value in trial.constraints.items()}
-
-
-def _outcomes(goal: Goal, complete: Sequence[FrozenTrial]) -> Tensor:
-    """Return the values of all objectives and constraints (n, m), NaN where a trial lacks one."""
-    names = goal.names[goal.num_objectives :]
-    rows = []
-    for trial in complete:
-        given = _constraints(trial)
-        rows.append([*trial.values, *(given.get(name, math.nan) for name in names)])
-    return torch.tensor(rows, dtype=torch.float64, device="cpu")
-
-
-def _left(trials: TrialSpace, known: Sequence[FrozenTrial]) -> Tensor | None:
-    """Return the unit-cube points of a small finite space that no trial has, else ``None``."""
-    space = trials.space
-    if space.num_points > ENUMERATED_UP_TO:
-        return None
-    return space.normalize(remaining(space.enumerate(), set(keys(trials.points(known)))))
+def _has_outcomes(trial: FrozenTrial) -> bool:
+    """Whether all values of a complete trial are finite, and no constraint is ∞ or NaN."""
+    broken = [value for value in trial.constraints.values() if not value < math.inf]
+    return not broken and all(map(math.isfinite, trial.values))
 
 
 @dataclass(frozen=True)
 class _SortedTrials:
-    """Trials with all parameters of a space: complete ones with finite values, those that are over
-    without such values, and running ones.
+    """Trials with all parameters of a space: complete ones that have outcomes, those that are over
+    without, and running ones.
     """
 
     complete: list[FrozenTrial]
@@ -392,7 +374,7 @@ class _SortedTrials:
                 continue
             if trial.state == TrialState.RUNNING:
                 known.running.append(trial)
-            elif trial.state == TrialState.COMPLETE and all(map(math.isfinite, trial.values)):
+            elif trial.state == TrialState.COMPLETE and _has_outcomes(trial):
                 known.complete.append(trial)
             elif trial.state.is_finished():
                 known.failed.append(trial)
@@ -405,9 +387,3 @@ class _SortedTrials:
     @property
     def without_value(self) -> list[FrozenTrial]:
         return [*self.failed, *self.running]
-
-
-def _only_value(distribution: BaseDistribution) -> Any:
-    if isinstance(distribution, CategoricalDistribution):
-        return distribution.choices[0]
-    return distribution.low  # type: ignore[attr-defined]

@@ -118,16 +118,13 @@ class Proposer:
             told = known.data(known.num_observed)
             model, data = kept.make(told, refit, few, asked.generator, asked.watch)
             keep = partial(kept.keep, asked.known.number, model, data, few)
-            success = self._success(asked)
-            models = _Models([Part([model], [data], q, success=success)], refit, keep)
+            models = _Models([Part([model], [data], q, success=self._success(asked))], refit, keep)
         fitted = time.perf_counter()
-        strategy = self._strategy if pool is None else BestOfPool(pool)
-        request_of = partial(self._request, asked)
         with self._together(asked, models):
             choice = choose_parts(
                 models.parts,
-                request_of,
-                strategy.generate,
+                partial(self._request, asked),
+                self._strategy if pool is None else BestOfPool(pool),
                 asked.generator,
                 shared=asked.team is not None,
                 callback=callback,
@@ -154,8 +151,7 @@ class Proposer:
 
     def _success(self, asked: _Asked, region: Region | None = None) -> Success | None:
         """Return the probability that evaluations succeed, as :func:`learn_success`."""
-        data = asked.known.success()
-        if data is None:
+        if (data := asked.known.success()) is None:
             return None
         return learn_success(self._factory, data, asked.generator, asked.watch.deadline, region)
 
@@ -165,8 +161,8 @@ class Proposer:
         def keep(choice: Choice) -> None:
             self.surrogate.model = models[0]
 
-        success = self._success(asked)
-        return _Models([Part(models, data, asked.q, success=success)], refit, keep)
+        part = Part(models, data, asked.q, success=self._success(asked))
+        return _Models([part], refit, keep)
 
     def _together(self, asked: _Asked, models: _Models) -> AbstractContextManager[None]:
         """Return what all processes do a batch in."""
@@ -238,12 +234,11 @@ class Proposer:
     def _report(self, asked: _Asked, fitted: float, part: Part, choice: Choice) -> AskReport:
         """Return what an ask cost that had its models at ``fitted``."""
         solutions = choice.solutions
-        seconds = time.perf_counter() - fitted
         errors = [solution.error for solution in solutions if solution.error is not None]
         return AskReport(
             seconds_fit=fitted - asked.start,
             seconds_solve=choice.seconds_solve,
-            seconds_acquisition=seconds - choice.seconds_solve,
+            seconds_acquisition=time.perf_counter() - fitted - choice.seconds_solve,
             residual=max(float(solution.residual.max()) for solution in solutions),
             converged=all(bool(solution.converged.all()) for solution in solutions),
             solver=repr(self._factory.solver or default_solver(len(part.data[0].U))),

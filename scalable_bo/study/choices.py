@@ -16,9 +16,9 @@ from torch import Tensor
 from acquisition.constraints import FeasibleSet, TooFewPoints
 from acquisition.outcomes import Success
 from acquisition.pools import Lots, choose, read_parts
-from acquisition.selection import KnownPoints, TooFewCandidates
+from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, TooFewCandidates
 from acquisition.strategies import ThompsonStrategy
-from acquisition.strategy import Request
+from acquisition.strategy import Request, Strategy
 from acquisition.thompson import ParallelThompsonSampling
 from scalable_bo.evaluation.progress import describe_search, describe_solve, status_lines
 from scalable_bo.modelling.training import TrainingData
@@ -52,7 +52,7 @@ class Choice:
     """A batch.
 
     Attributes:
-        points: (q, e) on the unit cube; fewer where a space has no more.
+        points: (q, e) on the unit cube.
         solutions: of all paths.
         request: of the last part.
         seconds_solve: that the paths took.
@@ -73,7 +73,7 @@ class Choice:
 def choose_parts(
     parts: Sequence[Part],
     request_of: Callable[[Part], Request],
-    choose: Callable[[Request], Tensor],
+    strategy: Strategy,
     generator: torch.Generator,
     *,
     shared: bool = False,
@@ -84,7 +84,7 @@ def choose_parts(
     Args:
         request_of: makes the request of a part on the whole cube, without its paths, which have
             been drawn when it is called.
-        choose: answers a request.
+        strategy: answers a request.
         generator: of the paths.
         shared: whether all processes draw them together.
         callback: receives a line of text whenever a solve or a search has got on.
@@ -110,9 +110,37 @@ def choose_parts(
         )
         if batches:
             request = request.beside(torch.cat(batches))
+        choose = strategy.generate
         found = choose(request) if part.box is None else _found(part.box, request, choose)
-        batches.append(found)
+        batches.append(checked_batch(found, request, strategy))
     return Choice(torch.cat(batches), solutions, request, seconds_solve)
+
+
+def checked_batch(batch: Tensor, request: Request, strategy: Strategy) -> Tensor:
+    """Return the batch (q, e) with which a strategy answered a request.
+
+    Raises:
+        TypeError, ValueError: naming the strategy, if it is anything but q finite points within the
+            bounds, up to the distance within which points count as one.
+    """
+    lower, upper = request.bounds
+    shape = (request.q, len(lower))
+    received = type(batch).__name__
+    if isinstance(batch, Tensor):
+        received = f"shape {tuple(batch.shape)}"
+        if batch.shape == shape:
+            batch = batch.detach().to(lower)
+            slack = DUPLICATE_DISTANCE * (upper - lower)
+            outside = ~((batch >= lower - slack) & (batch <= upper + slack)).all(1)  # or NaN
+            if not outside.any():
+                return batch
+            received = f"the point {batch[outside][0].tolist()}"
+    kind = ValueError if isinstance(batch, Tensor) else TypeError
+    raise kind(
+        f"`generate` of the strategy `{type(strategy).__name__}` must return a tensor of shape (q,"
+        f" d) = {shape}, finite and within `request.bounds`, got {received}. Draw `request.q`"
+        " points between `request.bounds[0]` and `request.bounds[1]`."
+    )
 
 
 def _found(box: Tensor, request: Request, choose: Callable[[Request], Tensor]) -> Tensor:
@@ -121,10 +149,9 @@ def _found(box: Tensor, request: Request, choose: Callable[[Request], Tensor]) -
     for fixed in request.constraints.get("fixed_features") or ():
         box[:, fixed] = request.bounds[:, fixed]
     try:
-        batch = choose(replace(request, bounds=box))
+        return choose(replace(request, bounds=box))
     except TooFewPoints:
         return choose(request)
-    return batch if len(batch) == request.q else choose(request)
 
 
 def _labelled(callback: Callable[[str], None], label: str) -> Callable[[str], None]:

@@ -178,8 +178,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         paths = self.model_.paths(n_samples, generator=torch.Generator().manual_seed(seed))
         with torch.no_grad():
-            values = paths(points)  # (s, q) or (s, q, m)
-        samples = values.reshape(n_samples, len(points), -1)
+            samples = paths(points).reshape(n_samples, len(points), -1)  # (s, q, m)
         return np.moveaxis(np.stack([self._in_units_of_y(sample) for sample in samples]), 0, -1)
 
     def __sklearn_tags__(self) -> Tags:
@@ -189,9 +188,8 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _points(self, X: ArrayLike) -> Tensor:
         check_is_fitted(self, "model_")
-        dtype = self.model_.train_targets.dtype
         X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
-        return checks.of_array(X).to(dtype)
+        return checks.of_array(X).to(self.model_.train_targets)
 
     def _in_units_of_y(self, values: Tensor) -> Array:
         """Return standardised values (q, m) in the units, shape and dtype of predictions."""
@@ -274,7 +272,8 @@ def _units(targets: Array) -> tuple[Array, Array]:
 
 def _unit_cube(X: Tensor) -> Normalize:
     """Return the transform of X to the unit cube; a column of one value keeps its scale."""
-    low = X.amin(0)
-    high = X.amax(0)
-    high = torch.where(high > low, high, low + 1)
-    return Normalize(X.shape[-1], bounds=torch.stack([low, high]))
+    low, high = X.aminmax(dim=0, keepdim=True)
+    width = torch.where(high > low, high - low, 1.0)
+    cube = Normalize(X.shape[-1], bounds=torch.cat([low, high]))
+    cube.load_state_dict({"_offset": low, "_coefficient": width})  # low + 1 may be rounded to low
+    return cube

@@ -133,6 +133,20 @@ def test_it_is_learned_where_trials_fail(model_options: Any, limits: list[str]) 
     assert sum(failed[16:]) <= 4
 
 
+@pytest.mark.parametrize("options", [{}, {"model_options": {"solver": CG()}}])
+@pytest.mark.parametrize("limits", [[], ["y <= 0.9"]])
+def test_a_strategy_that_returns_other_points_than_were_asked_for_is_named(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], limits: list[str]
+) -> None:
+    client = make_client(PLANE, constraints=([], limits), strategy="thompson", **options)
+    run(client, 6, lambda p: {"value": p["x"], "y": p["y"]})
+    monkeypatch.setattr(
+        ParallelThompsonSampling, "generate", lambda self, q, **_: self.bounds[:0].repeat(q, 1)
+    )
+    with pytest.raises(ValueError, match=r"`ThompsonStrategy` must return .* got shape \(0, 2\)"):
+        client.get_next_trials(max_trials=1)
+
+
 def test_exact_values_are_taken_as_ax_has_them() -> None:
     client = make_client(PLANE, batch_size=2)
     for q in (6, 2, 2):

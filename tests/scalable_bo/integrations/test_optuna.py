@@ -286,6 +286,56 @@ def test_it_is_learned_where_trials_fail(directions: list[str], reason: type[Exc
     assert sum(failed[12:]) <= 4
 
 
+@pytest.mark.parametrize("num_constraints", [1, 2])
+def test_it_is_learned_where_a_constraint_is_infinite(num_constraints: int) -> None:
+    def bounds(trial: Any) -> list[float]:
+        return [math.inf if trial.params[name] < 0.4 else -1.0 for name in "xy"[:num_constraints]]
+
+    sampler = make_sampler(strategy="auto", constraints_func=bounds)
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(lambda trial: sum(trial.suggest_float(name, 0.0, 1.0) for name in "xy"), 24)
+    broken = [max(bounds(trial)) > 0.0 for trial in study.trials]
+    assert sum(broken[12:]) <= 6
+
+
+def test_trials_that_all_have_an_infinite_constraint_are_of_the_design() -> None:
+    sampler = make_sampler(n_startup_trials=2, constraints_func=lambda trial: (math.inf,))
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=6)
+    assert len({trial.params["x"] for trial in study.trials}) == 6
+
+
+@pytest.mark.parametrize("other", [-math.inf, -0.5, 4.0])
+def test_a_constraint_of_minus_infinity_is_kept_by_a_finite_distance(other: float) -> None:
+    own = RandomPoints()
+    sampler = make_sampler(
+        n_startup_trials=3,
+        strategy=own,
+        sampler=None,
+        constraints_func=lambda trial: (other if trial.number == 1 else -math.inf,),
+    )
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=4)
+    (request,) = own.requests
+    targets = request.model[1].train_targets  # type: ignore[index]
+    assert targets.shape == (3,)
+    assert (targets[[0, 2]] <= targets[1]).all()
+    told = torch.cat(tuple(request.batches))
+    assert told.isnan().tolist() == [False, other > 0.0, False]
+
+
+@pytest.mark.parametrize("strategy", ["thompson", "auto"])
+@pytest.mark.parametrize("startup", [0, 1])
+def test_the_surrogate_waits_for_the_first_complete_trial(startup: int, strategy: str) -> None:
+    sampler = make_sampler(n_startup_trials=startup, strategy=strategy)
+    study = optuna.create_study(sampler=sampler)
+    study.optimize(
+        lambda trial: trial.suggest_float("x", 0.0, 1.0) + (math.inf if trial.number < 2 else 0.0),
+        n_trials=5,
+    )
+    assert study.best_value < 1.0
+
+
 def test_threads_share_the_queue_without_handing_a_point_out_twice() -> None:
     study = make_study(batch_size=12)
     study.optimize(bowl, n_trials=24, n_jobs=4)
@@ -326,6 +376,37 @@ def test_parameters_of_some_trials_only_are_sampled_independently() -> None:
     study = make_study(batch_size=2)
     study.optimize(lambda trial: bowl(trial) + trial.suggest_float("late", 0.0, 1.0), n_trials=4)
     assert all(0.0 <= trial.params["late"] <= 1.0 for trial in study.trials[6:])
+
+
+def test_parameters_of_some_trials_only_are_sampled_near_good_values() -> None:
+    def svm(trial: Any) -> float:
+        cost = (trial.suggest_float("cost", 0.0, 1.0) - 0.7) ** 2
+        if trial.suggest_categorical("kernel", ["rbf", "linear"]) == "linear":
+            return cost + 0.5
+        return cost + abs(trial.suggest_float("width", 0.0, 1.0) - 0.2)
+
+    far = []
+    for seed in range(3):
+        study = optuna.create_study(
+            sampler=make_sampler(n_startup_trials=6, seed=seed, batch_size=5)
+        )
+        study.optimize(svm, n_trials=40)
+        far += [abs(trial.params.get("width", 0.2) - 0.2) for trial in study.trials[20:]]
+    assert statistics.mean(far) < 0.2  # uniform ones lie 0.34 away
+
+
+@pytest.mark.parametrize("directions", [["minimize"], ["minimize", "maximize"]])
+def test_a_strategy_that_returns_other_points_than_were_asked_for_is_named(
+    directions: list[str],
+) -> None:
+    class Empty:
+        def generate(self, request: Request) -> torch.Tensor:
+            return request.bounds[:0]
+
+    sampler = make_sampler(n_startup_trials=2, strategy=Empty(), sampler=None)
+    study = optuna.create_study(directions=directions, sampler=sampler)
+    with pytest.raises(ValueError, match=r"`Empty` must return .* \(1, 2\).*got shape \(0, 2\)"):
+        study.optimize(lambda trial: trade(trial)[: len(directions)], n_trials=3)
 
 
 def trade(trial: optuna.Trial) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import check_estimator
 
-from surrogates import CG, GPRegressor, NystromSGM, PathwiseGP
+from surrogates import CG, Cholesky, GPRegressor, NystromSGM, PathwiseGP
 
 
 def data(n: int = 40, d: int = 2, seed: int = 0) -> tuple[Any, Any]:
@@ -233,6 +233,20 @@ def test_few_rows_of_float32_are_as_precise_as_those_of_float64() -> None:
     for own, expected in zip(single, double, strict=True):
         assert own.dtype == np.float32
         np.testing.assert_allclose(own, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("share", [0.0, 1e-30, 1e-9, 1.0, -1.0])
+@pytest.mark.parametrize("n", [40, 2100])
+def test_a_constant_column_of_any_size_changes_nothing(n: int, share: float, dtype: Any) -> None:
+    X, y = data(n)
+    X = X.astype(dtype)
+    column = np.full((n, 1), share * np.finfo(dtype).max, dtype)
+    settings = {"noise_variance": 0.25, "solver": Cholesky(), "num_features": 64, "num_paths": 4}
+    expected = fixed(**settings).fit(X, y).predict(X[:5])
+    wider = np.hstack([X, column])
+    found = fixed(**settings).fit(wider, y).predict(wider[:5])
+    np.testing.assert_allclose(found, expected, rtol=100.0 * np.finfo(dtype).eps ** 0.5)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -5e3, 1e200])
