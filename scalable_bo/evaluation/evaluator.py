@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import signal
 import sys
 import threading
@@ -18,7 +19,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -34,6 +35,7 @@ NO_NUMBER = (AttributeError, TypeError, ValueError, RuntimeError, OverflowError)
 # From the number of evaluations that are out to the points to evaluate next, by id: none if there
 # are none as yet, `None` if there will be no more
 Source = Callable[[int], Mapping[int, dict[str, Any]] | None]
+_LOADED_BY = os.getpid()
 
 
 class ErrorElsewhere(Exception):
@@ -420,9 +422,7 @@ class Evaluator:
         return further
 
     def _find_workers(self) -> list[int]:
-        """Return the processes of a pool, which forgets them in its shutdown. Python 3.14 has
-        `kill_workers` for what needs them.
-        """
+        """Return the processes of a pool, which forgets them in its shutdown."""
         return list(getattr(self.executor, "_processes", None) or self._workers)
 
     def _end_executor(self) -> None:
@@ -442,9 +442,17 @@ def _evaluate_in_worker(
 ) -> Evaluation:
     """Evaluate a point in a process of a pool; if that is ours, the main one handles Ctrl-C."""
     processes.join(mark)
+    _leave_threads_of_parent(os.getpid())
     if is_ours and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return evaluate(id, params)
+
+
+@cache
+def _leave_threads_of_parent(pid: int) -> None:
+    """Let PyTorch use one thread, once, after a fork: it would wait for those of its parent."""
+    if pid != _LOADED_BY and "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 class _Loss(NamedTuple):

@@ -39,13 +39,13 @@ class FailureLimit:
             RuntimeError: beyond the limit, from what the objective raised last.
         """
         for one in evaluations:
-            failed = one.reason is not None
+            lacks = one.reason is not None  # a value, or one of several
             raised = one.reason if one.error is not None else None
             self._alike = raised if raised == self._alike or not self._num_checked else None
             self._num_checked += 1
-            self._row = self._row + 1 if failed else 0
-            self._total += failed
-            if failed:
+            self._row = self._row + 1 if lacks else 0
+            self._total += one.failure is not None
+            if lacks:
                 self._last = one
             if self._maximum is None and self._alike and self._row == self._num_alike:
                 break
@@ -54,7 +54,9 @@ class FailureLimit:
         elif self._maximum is None and self._alike and self._row >= self._num_alike:
             what = f"The first {self._row} evaluations all raised the same"
         elif self._maximum is None and self._row >= self._in_a_row:
-            what = f"The last {self._row} evaluations failed, and `max_failures` is not set"
+            what = (
+                f"The last {self._row} evaluations failed or lack outcomes, without `max_failures`"
+            )
         else:
             return
         assert self._last is not None

@@ -160,9 +160,7 @@ class Goal:
         return Y.isfinite().all(-1) & (self.excess(Y) == 0).all(-1)
 
     def least_violating(self, Y: Tensor) -> int:
-        """Return which of values (n, m) breaks the limits least: by the sum of its excesses, each
-        in standard deviations of its outcome among the values, so that limits compare.
-        """
+        """Return which of values (n, m) breaks the limits least, in deviations of the outcomes."""
         scale = Y.std(0, correction=0)
         return int((self.excess(Y) / torch.where(scale > 0, scale, 1.0)).sum(1).argmin())
 
@@ -171,7 +169,7 @@ class Goal:
         better in one, (n,); with one objective, the best.
         """
         on_front = self.feasible(Y)
-        on_front[on_front.clone()] = is_non_dominated(self.signed(Y[on_front]))
+        on_front[on_front.clone()] = is_non_dominated(self.signed(Y[on_front]), deduplicate=False)
         return on_front
 
     def signed(self, Y: Tensor) -> Tensor:
@@ -187,7 +185,7 @@ class Goal:
             Ishibuchi et al. (2011), "A many-objective test problem for visually examining diversity
             maintenance behavior in a decision space": a tenth of the range.
         """
-        front = self.signed(Y[self.front(Y)])
+        front = self.signed(Y[self.front(Y)]).unique(dim=0)
         if not len(front):
             return None
         sides = [self.constraints.get(name, (None, None)) for name in self.objectives]
@@ -202,9 +200,7 @@ class Goal:
         return float(DominatedPartitioning(corner, front).compute_hypervolume())
 
     def best(self, Y: Tensor) -> int | None:
-        """Return which of values (n, m) is the best feasible one; ``None`` if there is none, or
-        several objectives.
-        """
+        """Return which of values (n, m) is the best feasible one of a single objective, if any."""
         feasible = self.feasible(Y)
         if self.num_objectives > 1 or not feasible.any():
             return None

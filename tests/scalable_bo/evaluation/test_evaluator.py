@@ -15,6 +15,7 @@ from concurrent.futures import (
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,23 @@ def test_what_hangs_fails_and_its_worker_goes_on(executor: Callable[[], Executor
     assert (frame["reason"][frame["x"] > 0.5] == "TimeoutError: no value within 0.1 s").all()
     assert (frame["status"][frame["x"] <= 0.5] == "observed").all()
     assert 0 < study.result.num_failed < 8
+
+
+def multiply(params: Any) -> float:
+    matrix = torch.full((600, 600), params["x"])
+    return float((matrix @ matrix).isfinite().all() * torch.get_num_threads())
+
+
+def test_an_objective_in_a_forked_process_does_not_wait_for_the_threads_of_its_parent() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert multiply({"x": 1.0}) == 2.0  # by threads, which a fork lacks
+        pool = partial(ProcessPoolExecutor, 1, mp_context=get_context("fork"))
+        result = make().optimize(multiply, 1, 3, executor=pool, progress=False)
+    finally:
+        torch.set_num_threads(before)
+    assert result.values.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_the_point_that_ends_its_process_fails_and_all_others_are_evaluated() -> None:
@@ -323,7 +341,7 @@ def test_an_objective_that_always_lacks_an_outcome_ends_the_run(vectorized: bool
     def objective(given: Any) -> Any:
         return [(1.0, math.nan)] * len(given) if vectorized else {"cost": 1.0}
 
-    with pytest.raises(RuntimeError, match="The last 1. evaluations failed, .* last reason: .*val"):
+    with pytest.raises(RuntimeError, match="The last 1. evaluations failed.* last reason: .*val"):
         study.optimize(objective, 5, 6, vectorized=vectorized, progress=False)
     pending = study.pending
     assert len(pending.ids) == 12

@@ -24,7 +24,16 @@ def test_failures_of_points_do_not_end_a_run_at_once_as_those_of_the_objective_d
     for first in ([nan] * 3, [other, other, nan], [other, nan, other, other, other]):
         FailureLimit(None).check(first)
         FailureLimit(100).check([other] * 10)
-    with pytest.raises(RuntimeError, match="The last 10 evaluations failed, and `max_failures`"):
+    message = "The last 10 evaluations failed or lack outcomes, without `max_failures`"
+    with pytest.raises(RuntimeError, match=message):
         FailureLimit(None).check([nan] * 10)
     with pytest.raises(RuntimeError, match="The first 3 evaluations all raised the same"):
         FailureLimit(None).check([other] * 4)
+
+
+def test_points_that_lack_some_outcomes_are_no_failures_to_the_limit() -> None:
+    partial = Evaluation(0, 1.0, "w: there is no value", None, (math.nan,))
+    limit = FailureLimit(0)
+    limit.check([partial] * 20)
+    with pytest.raises(RuntimeError, match="1 evaluations failed, more than `max_failures` = 0"):
+        limit.check([Evaluation.failed(0, "bad")])

@@ -75,6 +75,14 @@ def test_a_study_without_a_sampler_of_its_own_chooses_by_its_surrogates(
     assert len(study.result.front) > 4
 
 
+def test_equal_points_are_on_the_front_together() -> None:
+    study = make_study()
+    study.tell(study.ask(5), [(1.0, 1.0), (1.0, 1.0), (0.5, 0.5), (2.0, 0.5), (2.0, 3.0)])
+    assert [point.outcomes["cost"] for point in study.result.front] == [1.0, 1.0, 0.5, 2.0]
+    wanted = Goal(BOTH, {}).reference_point(study.result.outcomes[[0, 2, 4]])
+    assert [*study.result.reference_point.values()] == wanted.tolist()
+
+
 def test_a_front_is_found_and_covered() -> None:
     ends = []
     for seed in range(2):
