@@ -112,18 +112,23 @@ class Belief:
         """Return the mean (k,) of what is 1 or 0, between both."""
         return self.mean(X).clamp(0.0, 1.0)
 
-    @property
-    def is_noisy(self) -> bool:
-        """Whether a recommendation must heed noise: known, or more than the surrogate of a function
-        without noise may find. Among too many values for bands, known noise must exceed the errors
-        of the mean, and learned noise must not be the function's own.
+    def _is_noisy(self, X: Tensor) -> bool:
+        """Whether what is best among points X (k, d) must heed noise: known, or more than may be
+        learned without any. Among too many values for bands, known noise must exceed the errors of
+        the mean, and learned noise not be the function's own around the best mean.
         """
         known = self.data.noise
         noise = self.model.likelihood.noise.detach() if known is None else known
         is_large = float(noise.max()) > NEGLIGIBLE_NOISE
         if known is not None:
             return is_large or self.quick_mean is None
-        return is_large and not (len(self.data.y) > EXACT_UP_TO and is_rough(self._exact))
+        if not is_large or len(self.data.y) <= EXACT_UP_TO:
+            return is_large
+        best = self.space.normalize(X[[int((self.sign * self.mean(X)).argmax())]])
+        return not is_rough(self._exact, self.model.transform_inputs(best.to(self._exact.X)))
+
+    def _ranked(self, values: Tensor) -> Tensor:
+        return (self.sign * values).argsort(descending=True, stable=True)[:EXACT_UP_TO]
 
     @torch.no_grad()
     def recommend(self, X: Tensor, values: Tensor) -> int:
@@ -137,8 +142,8 @@ class Belief:
             Picheny et al. (2013), "Quantile-Based Optimization of Noisy Computer Experiments with
             Tunable Precision".
         """
-        ranked = (self.sign * values).argsort(descending=True, stable=True)[:EXACT_UP_TO]
-        if not self.is_noisy:
+        ranked = self._ranked(values)
+        if not self._is_noisy(X[ranked]):
             return int(ranked[0])
         if self.quick_mean is not None:
             return int(ranked[(self.sign * self.quick_mean(X[ranked])).argmax()])
@@ -146,11 +151,10 @@ class Belief:
 
     def best_of_space(self, X: Tensor, values: Tensor) -> Tensor:
         """Return the point (1, d) of the whole space that is best even at the worse end of its
-        band; where noise is negligible, the best of the evaluated points X (n, d) with ``values``
-        (n,).
+        band; of the evaluated points X (n, d) with ``values`` (n,) where noise is negligible.
         """
         recommended = X[[self.recommend(X, values)]]
-        if not self.is_noisy:
+        if not self._is_noisy(X[self._ranked(values)]):
             return recommended
         like = self.model.train_inputs[0]
         options = self.space.acquisition_options(like)

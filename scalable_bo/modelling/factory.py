@@ -161,9 +161,7 @@ class SurrogateFactory:
     def restore(
         self, data: TrainingData, checkpoint: Checkpoint
     ) -> tuple[PathwiseGP, TrainingData] | None:
-        """Return the model behind a checkpoint on its data, and these as it has them;
-        ``None`` if the checkpoint is of another kernel.
-        """
+        """Return a checkpoint's model on its data, and these as it has them, if of this kernel."""
         all_modules = [self.modules(False), *(self.modules(True, n) for n in (None, *self.further))]
         modules = next((m for m in all_modules if checkpoint.kernel == _describe(m)), None)
         if modules is None:

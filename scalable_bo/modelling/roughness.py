@@ -60,15 +60,17 @@ def rough_bands(
     return lower, float(weights[1:].sum())
 
 
-def is_rough(data: DataSet, num_compared: int = 500) -> bool:
+def is_rough(data: DataSet, centre: Tensor, num_compared: int = 500) -> bool:
     """Return whether the function has a part of the noise, more likely than not.
 
     Args:
         data: as of :func:`rough_bands`.
-        num_compared: of the latest values, which are those near the optimum.
+        centre: (1, d), around which that is asked.
+        num_compared: of the values, those at the points nearest to it, whatever they are.
     """
-    latest = data._replace(X=data.X[-num_compared:], y=data.y[-num_compared:])
-    return rough_bands(latest, latest.X[-1:])[1] > 0.5
+    distances = (data.X - centre).square().sum(1)
+    near = distances.topk(min(num_compared, len(distances)), largest=False).indices
+    return rough_bands(data._replace(X=data.X[near], y=data.y[near]), centre)[1] > 0.5
 
 
 def _correlations(data: DataSet, first: Tensor, second: Tensor) -> Tensor:

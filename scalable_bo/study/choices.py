@@ -174,9 +174,7 @@ class BestOfPool:
 
 
 def draw_from_pool(pool: Pool, q: int, taken: Tensor, generator: torch.Generator) -> Tensor:
-    """Return points (q, d) of a pool in the user's units, drawn uniformly, none of them among those
-    that are ``taken`` (k, e).
-    """
+    """Return points (q, d) drawn uniformly from a pool, none of the ``taken`` (k, e)."""
     box = pool.space.cube
     lots = Lots(q, generator)
     with _whole_pool_counted(pool):

@@ -85,9 +85,7 @@ def measure_rates(
 
 
 def predicted_seconds(m: int, q: int, rates: Rates, epochs: float = 8.0) -> float:
-    """Return what a solve and a search for q points by a model of m values take, so many m²
-    products if the solve is iterative.
-    """
+    """Return what a solve, by m² products each if iterative, and a search for q points take."""
     direct = m <= DIRECT_SOLVE_UP_TO
     products = m * ((EPOCHS_AROUND if direct else epochs) * m + NUM_CANDIDATES)
     gradients = q * num_terms(q, m)

@@ -142,9 +142,7 @@ def make_job(request: Request, part: Part) -> dict[str, Tensor]:
 def read_job(
     job: dict[str, Tensor], factory: SurrogateFactory
 ) -> tuple[PathwiseGP, int, torch.Generator, dict[str, Any]]:
-    """Return the model of a job, how many points it is for, its generator, and what else the
-    ``Request`` was given, by name.
-    """
+    """Return a job's model, number of points, generator and further fields of the ``Request``."""
     U, y = job["U"], job["y"]
     data = TrainingData(U, y, job.get("noise"), 1.0, 0.0, y[:, 0])
     state = {name.removeprefix(STATE): part for name, part in job.items() if name.startswith(STATE)}
