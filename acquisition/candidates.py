@@ -19,9 +19,7 @@ from surrogates import PathwiseGP, checks
 
 
 def sampling_weights(y: Tensor) -> Tensor:
-    """Return probabilities (n,) ∝ ``y − min(y)``: the best point is the likeliest,
-    the worst has none; uniform if all are equal.
-    """
+    """Return probabilities (n,) ∝ ``y − min(y)``; uniform if all values are equal."""
     weights = y - y.min()
     total = weights.sum()
     return weights / total if total > 0 else torch.full_like(y, 1.0 / len(y))

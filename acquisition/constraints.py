@@ -147,7 +147,7 @@ class FeasibleSet:
         return flat.view_as(X)
 
     def advance(self, X: Tensor, target: Tensor) -> Tensor:
-        """Return the feasible point furthest on the way from X (..., d) to a moved ``target``."""
+        """Return the furthest feasible point on the way from feasible X (..., d) to ``target``."""
         target = self.nearby(target)
         reached = X
         for fraction in (0.125, 0.25, 0.5, 1.0):

@@ -248,7 +248,7 @@ class _Improvement:
     @cached_property
     @torch.no_grad()
     def leaders(self) -> Tensor:
-        """The best data points (b, d) by the means: of several objectives, each in a direction."""
+        """The best data points (b, d) by the means; of several objectives, the best in each way."""
         means = [
             part.moments(model.transform_inputs(self.X))[0] for model, part in self._posteriors
         ]

@@ -176,9 +176,7 @@ class PathwiseMaxPosteriorSampling(MaxPosteriorSampling):
 def _functions(
     sampler: PathwiseThompsonSampling | PathwiseMaxPosteriorSampling, count: int, number: int
 ) -> OutcomePaths:
-    """Return so many functions to maximise, drawn from the models of a sampler by its seed, plus
-    the ``number`` of the draw.
-    """
+    """Return functions to maximise, drawn by the sampler's seed plus the draw's ``number``."""
     models = sampler.models
     seed = models[0].seed if sampler.seed is None else sampler.seed
     generator = torch.Generator().manual_seed(seed + number)

@@ -156,7 +156,7 @@ class Moves:
         return torch.cat([steps, self.step * (ways / length)[far]])
 
     def _reached(self, x: Tensor, steps: Tensor) -> Tensor:
-        """Return the feasible points that steps from x lead to, led back to the set, but for x."""
+        """Return the feasible points but x that steps lead to, or that those are led back to."""
         points = x + steps
         if self.feasible.constrained:
             points = torch.cat([points, self.feasible.nearby(points)])
@@ -236,7 +236,7 @@ def grid_neighbours(X: Tensor, feasible: FeasibleSet, num_distances: int = 7) ->
 
 
 def _exchanged(X: Tensor, feasible: FeasibleSet) -> Tensor:
-    """Return X (p, d), for each pair of inputs at an upper and a lower bound, exchanged."""
+    """Return X (p, d): inputs at an upper and a lower bound exchanged, for each pair of such."""
     lower, upper = feasible.bounds
     free = feasible.scale > 0
     at_upper = (upper == X) & free

@@ -205,9 +205,7 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 def inputs_and_targets(train_X: Any, train_Y: Any) -> tuple[Tensor, Tensor]:
-    """Return X (*batch, n, d) and Y (*batch, n, m) if they are finite,
-    of equal batch and length, dtype and device.
-    """
+    """Return X (*batch, n, d) and Y (*batch, n, m): finite, alike in dtype and device."""
     X = floating_tensor("train_X", train_X)
     Y = floating_tensor("train_Y", train_Y)
     if X.ndim < 2 or 0 in X.shape:

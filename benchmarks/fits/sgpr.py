@@ -68,7 +68,7 @@ class SGPR(ExactGP):
 
     @torch.no_grad()
     def predict(self, X: Tensor, chunk: int = 1000) -> tuple[Tensor, Tensor]:
-        """Return mean and variance (q,) of observations at X (q, d), ``chunk`` points a time."""
+        """Return mean and variance (q,) of observations at X (q, d), ``chunk`` points at a time."""
         self.eval()
         self.likelihood.eval()
         with _low_rank_algebra():

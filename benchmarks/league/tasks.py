@@ -65,7 +65,7 @@ class Task:
         return 1 if self.reference is None else len(self.reference)
 
     def loss(self, values: Tensor) -> float:
-        """Return the least of values (n,), infinity if none, or minus a hypervolume of (n, k)."""
+        """Return the least of values (n,), ∞ if all failed, or minus the hypervolume of (n, k)."""
         if self.reference is None:
             return float(values.nan_to_num(nan=math.inf).min())
         return -hypervolume(values, self.reference)

@@ -189,7 +189,7 @@ class ThompsonAcquisition(Acquisition):
         **kwargs: Any,
     ) -> None:
         super().__init__(surrogate, search_space_digest, torch_opt_config, *args, **kwargs)
-        pending = (torch_opt_config.pending_observations or self.surrogate.Xs)[0]
+        pending = (torch_opt_config.pending_observations or [self.surrogate.Xs[0][:0]])[0]
         self._failed = pending[len(pending) - self.options.get("num_failed", 0) :]
 
     def optimize(

@@ -52,9 +52,7 @@ class Box:
         return lambda X: function(self.to_cube(X))
 
     def constraints_on_cube(self, constraints: Mapping[str, Any]) -> dict[str, Any]:
-        """Return linear constraints, Σ cᵢ xᵢ ≥ or = r, fixed features and, if there is one, a
-        rounding on the unit cube.
-        """
+        """Return linear constraints, fixed features and a rounding, if any, on the unit cube."""
 
         def moved(given: LinearConstraints | None) -> LinearConstraints | None:
             return given and [

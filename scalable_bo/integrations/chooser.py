@@ -87,8 +87,6 @@ def fitted_model(
 
 
 def split_batches(values: Tensor, first: int, q: int) -> list[Tensor]:
-    """Return values (n,) in the order of their evaluation as batches for a ``Request``: the
-    ``first`` ones, then q at a time.
-    """
+    """Return values (n,) in order as batches: the ``first`` ones, then q at a time."""
     parts = (values[:first], *values[first:].split(q))
     return [part for part in parts if len(part)]

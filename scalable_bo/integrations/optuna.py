@@ -75,8 +75,8 @@ class ThompsonSampler(BaseSampler):
             draw (of 300 values or more, one for each 300), and twice as many as before where none
             have: whoever asks for a hundred trials at once waits for seven draws.
         n_startup_trials: complete trials, at least one, before the surrogate takes over, from a
-            Sobol sequence of the parameters that the first one has had; ``None`` for a study's, 2
-            (d + 1) of d and at most 20, those that still run counted in once half are complete.
+            Sobol sequence of the parameters that the first one has had; ``None`` for the
+            design of a study, at most 20, those that still run counted in once half are complete.
         seed: of everything random here; ``None`` for another one each time.
         independent_sampler: of parameters one by one; Optuna's ``TPESampler`` if ``None``.
         solver: of the surrogate's linear systems; ``None`` for the model's default.
@@ -134,7 +134,7 @@ class ThompsonSampler(BaseSampler):
         self._lock = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy is made of, without the lock and the points that are waiting."""
+        """Return a copy's contents: no lock, nor points that wait, which only one may hand out."""
         return {**self.__dict__, "_lock": None, "_waiting": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ LONGEST_TICK = 9  # characters that fit between the axes of parallel coordinates
 
 
 def escape(text: object) -> str:
-    """Return text shown as it is, whatever it holds: markup, quotes and control characters."""
+    """Return text as HTML that shows it as it is, and control characters by their escapes."""
     return html.escape(
         "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
     )

@@ -7,14 +7,13 @@ import json
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any
 
 from scalable_bo._packages import require
 from scalable_bo.evaluation.evaluator import MAX_REASON, LateError
 from scalable_bo.serving.client import LONGEST_REASON
-from scalable_bo.serving.desk import MOST_POINTS, Desk
+from scalable_bo.serving.desk import MOST_POINTS, Desk, UnavailableError
 from scalable_bo.serving.gate import Application, Gate
 from scalable_bo.serving.live import LiveView, numbers_of
 from scalable_bo.serving.tells import Told
@@ -102,8 +101,8 @@ def make_app(desk: Desk, token: str) -> Application:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.add_exception_handler(ValidationError, _say_what_is_wrong)
     app.add_exception_handler(HTTPException, _say_error)
-    for kind, status in {LateError: 409, ValueError: 422, OSError: 503, RuntimeError: 503}.items():
-        app.add_exception_handler(kind, partial(_say_refusal, status))
+    for kind in (OSError, RuntimeError):
+        app.add_exception_handler(kind, _say_failure)
     _add_work(app, desk)
     _add_answers(app, desk)
     _add_page(app)
@@ -156,7 +155,10 @@ def _add_work(app: FastAPI, desk: Desk) -> None:
         return reply({})
 
     async def told(found: list[Told]) -> Response:
-        await asyncio.wrap_future(desk.tell(found))
+        try:
+            await asyncio.wrap_future(desk.tell(found))
+        except (TypeError, ValueError) as error:
+            return reply({"detail": str(error)}, 409 if isinstance(error, LateError) else 422)
         return reply({"told": len(found)})
 
 
@@ -251,10 +253,10 @@ async def _say_what_is_wrong(request: Request, error: Exception) -> Response:
     return reply({"detail": f"`{place[:200]}`: {problem['msg'][:300]}"}, 422)
 
 
-async def _say_refusal(status: int, request: Request, error: Exception) -> Response:
-    if type(error) is RuntimeError:  # no error of the database, and perhaps one of a program
+async def _say_failure(request: Request, error: Exception) -> Response:
+    if not isinstance(error, OSError | UnavailableError):  # it may be one of a program
         logger.error("%s could not be answered.", request.url.path, exc_info=error)
-    return reply({"detail": str(error)}, status)
+    return reply({"detail": str(error)}, 503)
 
 
 async def _say_error(request: Request, error: Exception) -> Response:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from scalable_bo.evaluation.evaluator import LateError
 from scalable_bo.evaluation.processes import SECONDS_TO_END
 from scalable_bo.serving.client import FIRST_PAUSE, LONGEST_PAUSE
 from scalable_bo.serving.tells import Teller, Told
@@ -288,16 +289,20 @@ class Desk:
         """
         with self._changed:
             ids_next = list(islice(self._waiting, self._batch + len(ids)))
+        refusal = None
         try:
             self.study.tell(ids, *told)
-        finally:
-            points = self.study.points([*ids, *ids_next])
-            known = [point.id for point in points if point.status != "pending" or point.outcomes]
-            with self._changed:
-                self._end(known)
-                for id in known:
-                    if self._params.pop(id, None) is not None and id in self._waiting:
-                        self._waiting.remove(id)
+        except LateError as error:
+            refusal = error
+        points = self.study.points([*ids, *ids_next])
+        known = [point.id for point in points if point.status != "pending" or point.outcomes]
+        with self._changed:
+            self._end(known)
+            for id in known:
+                if self._params.pop(id, None) is not None and id in self._waiting:
+                    self._waiting.remove(id)
+        if refusal is not None:
+            raise refusal
 
     def _note_idle(self, worker: str, missing: int) -> int:
         """Note what a worker lacks, and return what all lack."""

@@ -287,7 +287,7 @@ class Space:
         return placed + 0.0
 
     def read(self, params: Any, *, observed: bool = False) -> Tensor:
-        """Return points (n, d) in the user's units, also of dicts; as in :meth:`check`."""
+        """Return a dict, dicts or points as points (n, d) in the user's units, as :meth:`check`."""
         points = [params] if isinstance(params, Mapping) else params
         if isinstance(points, Sequence) and all(isinstance(one, Mapping) for one in points):
             return self.from_dicts(points, observed=observed)
@@ -427,9 +427,7 @@ class Space:
         return write_frame(self.params, self.fixed, _points(X, "X", self.dim).numpy())
 
     def acquisition_options(self, like: Tensor) -> dict[str, Any]:
-        """Return what ``ParallelThompsonSampling`` must know of the space beyond its bounds,
-        for points of the dtype of ``like``.
-        """
+        """Return what the acquisition must know beyond bounds, for points like ``like``."""
         options: dict[str, Any] = {}
         real = all(param.num_values == math.inf for param in self.params.values())
         if not real or self._conditions:

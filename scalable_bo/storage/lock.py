@@ -65,22 +65,30 @@ class WriterLock:
 
 def process_mark(pid: int) -> str:
     """Return 24 hexadecimal digits that no other process has, the first 8 those of this machine as
-    long as it runs, then 6 of the ``pid``; of one that has ended, the first 8 alone.
+    long as it runs, then 6 of the ``pid``; nothing of a process that has ended or is hidden.
     """
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    here = [boot, os.readlink("/proc/self/ns/pid"), socket.gethostname()]
-    machine = hashlib.sha256(json.dumps(here).encode()).hexdigest()[:8]
     try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        here = [boot, os.readlink("/proc/self/ns/pid"), socket.gethostname()]
         state, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return machine
-    return machine if state in "ZX" else f"{machine}{pid:06x}{int(numbers[18]):010x}"
+        return ""
+    machine = hashlib.sha256(json.dumps(here).encode()).hexdigest()[:8]
+    return "" if state in "ZX" else f"{machine}{pid:06x}{int(numbers[18]):010x}"
 
 
 def has_ended(mark: str) -> bool:
-    """Return whether the process with a mark has ended; ``False`` of one on another machine."""
-    now = process_mark(int(mark[8:14], 16))
-    return mark[:8] == now[:8] and mark != now
+    """Return whether the process with a mark has ended; ``False`` of one on another machine, and
+    of one that this process may not see.
+    """
+    if mark[:8] != process_mark(os.getpid())[:8]:
+        return False
+    pid = int(mark[8:14], 16)
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
+    return process_mark(pid) != mark
 
 
 def _describe(pid: int, host: str) -> str:

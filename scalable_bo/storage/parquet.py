@@ -85,9 +85,7 @@ def read_frames(
 
 
 def _expanded(name: str, column: pa.Array) -> pa.Array:
-    """Return a column with its repeated texts written out. A short file may repeat a long text so
-    often that no memory holds it.
-    """
+    """Return a column with its repeated texts written out, which may exceed the memory."""
     if not pa.types.is_dictionary(column.type):
         return column
     if _is_text(column.type.value_type):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +51,8 @@ class StudyRecord:
         self.settings = settings
         self.lock = threading.RLock()
         self.num_replaced = 0
-        self._num_changes = 0  # when the last ask began
+        self._num_optimizing = 0
+        self._process = os.getpid()
         self._is_closed = False
         self._is_torn = False  # whether a write has begun that has not been stored
         self._names = names
@@ -85,8 +87,8 @@ class StudyRecord:
             return math.nan if best is None else float(rows.values[rows.observed[best]])
 
     def refresh(self) -> None:
-        """Take over what others have written, as long as the storage is open."""
-        if not self._is_closed:
+        """Take over what others have written, as long as the storage is open, in no fork."""
+        if not self._is_closed and (self._shared is None or self._process == os.getpid()):
             with self._changing():
                 pass
 
@@ -119,7 +121,6 @@ class StudyRecord:
         """Make an ask in the block, up to date when it begins; others wait with theirs."""
         with nullcontext() if self._shared is None else self._shared.asking():
             self.refresh()
-            self._num_changes = len(self.contents.changes)
             yield
 
     @contextmanager
@@ -131,10 +132,12 @@ class StudyRecord:
         if self._shared is None:
             yield
             return
+        self._num_optimizing += 1
         try:
             with self._shared.optimizing(budget) if budget else nullcontext():
                 yield
         finally:
+            self._num_optimizing -= 1
             with self.lock:
                 self._shared.release()
 
@@ -146,20 +149,22 @@ class StudyRecord:
     def claim(self, ids: Sequence[int]) -> list[int]:
         """Return those of pending rows that nobody evaluates, which are this process's then."""
         with self.lock:
-            return list(ids) if self._shared is None else self._shared.claim(ids)
+            if self._shared is None:
+                return list(ids)
+            return self._shared.claim(ids, self._num_optimizing > 0)
 
     def enqueue(self, X: Tensor, once: bool) -> None:
-        """Add points (k, d) to the end of the queue; ``once``, only to a study that is as new."""
+        """Add points (k, d) to the queue; ``once``: only to a study without asks and a queue."""
         with self._changing():
             if not (once and (self.asks or len(self.contents.queue))):
                 self._write("add_queued", X)
 
     def add_ask(
-        self, X: Tensor, ask: Ask, cost: AskReport, num_queued: int, known: Sequence[int]
+        self, X: Tensor, ask: Ask, cost: AskReport, num_queued: int, seen: tuple[list[int], int]
     ) -> list[int]:
         """Add an ask, its points (q, d), the first of which leave the queue, and what it cost;
-        return their ids. Of the observed rows ``known`` to it, what was replaced since ``asking``
-        began does not count.
+        return their ids. Of the observed rows that it has ``seen``, those changed after the changes
+        that it has do not count.
 
         Raises:
             OSError: if another process has asked meanwhile, since the database lost the lock.
@@ -170,9 +175,9 @@ class StudyRecord:
                     f"{self.storage.name} lost the lock of this ask, and another process has asked"
                     " meanwhile. Nothing was stored. Ask again."
                 )
-            replaced = {change.id for change in self.contents.changes[self._num_changes :]}
-            num_observed = ask.num_observed - len(replaced.intersection(known))
-            ask = replace(ask, num_observed=num_observed)
+            if replaced := {change.id for change in self.contents.changes[seen[1] :]}:
+                lost = len(replaced.intersection(seen[0][: ask.num_observed]))
+                ask = replace(ask, num_observed=ask.num_observed - lost)
             first = len(self.rows)
             cost = replace(cost, time=time.time())
             self._write("add_ask", ask, cost, first, X, num_queued)
@@ -206,7 +211,7 @@ class StudyRecord:
             outcomes = told.select(new)
             self.rows.require_same_noise(outcomes)
             self._tell(list(completed), told.select(list(completed.values())))
-            if len(new):
+            if len(new) or completed:
                 digest = history.digest(history.kept)
                 source = Source(history.name, digest, len(self.rows), len(new))
                 X = history.X[list(new)]
@@ -295,6 +300,7 @@ class StudyRecord:
         """Read again what has been stored, where a write may not have been."""
         if self._is_torn:
             self.contents = self.storage.load(len(self._names))
+            self.num_replaced += 1  # perhaps
             self._is_torn = False
 
     def _write(self, name: str, *arguments: Any) -> None:

@@ -188,9 +188,7 @@ class Result:
         )
 
     def recommending(self, space: Space, best: int, predicted: tuple[float, float]) -> Self:
-        """Return the same with another point recommended: the one in this row, with its predicted
-        value and standard deviation.
-        """
+        """Return the same with this row recommended, its predicted value and deviation."""
         return replace(
             self,
             best_params=space.to_dicts(self.X[best : best + 1])[0],

@@ -117,7 +117,8 @@ class SQLStorage(LoggedStorage):
         self._study = study
         self._lease = lease
         self._process = os.getpid()
-        self._writer = process_mark(self._process) + uuid.uuid4().hex[:7]
+        self._writer = (process_mark(self._process) or uuid.uuid4().hex)[:24] + uuid.uuid4().hex[:7]
+        self._is_closed = False
         self._seen = 0  # the number of the last write that is known
         self._length = Length()
         self._unread: list[Write] = []
@@ -228,8 +229,9 @@ class SQLStorage(LoggedStorage):
             left = sa.select(_BUDGETS.c.left).where(_BUDGETS.c.study == self._study)
             return int(connection.scalar(left) or 0)
 
-    def claim(self, ids: Sequence[int]) -> list[int]:
+    def claim(self, ids: Sequence[int], evaluates: bool) -> list[int]:
         """Keep pending points that nobody evaluates for this process, and return them."""
+        self.require_writable()
         with self._transaction() as connection:
             held = {
                 row.id
@@ -239,7 +241,7 @@ class SQLStorage(LoggedStorage):
                 and not (row.writer.endswith(EVALUATES) and has_ended(row.writer[:24]))
             }
             free = [id for id in ids if id not in held]
-            self._hold(connection, free, EVALUATES)
+            self._hold(connection, free, EVALUATES if evaluates else ASKED)
         return free
 
     def add_ask(
@@ -269,11 +271,13 @@ class SQLStorage(LoggedStorage):
                 f"{self.name} was opened by process {self._process}, from which this one was"
                 " forked. Open it in this process, too."
             )
-        if not self._writer:
+        if self._is_closed:
             raise RuntimeError(f"{self.name} has been closed. Open it again.")
 
     def release(self) -> None:
-        """Let others evaluate what this process has asked for and not told."""
+        """Let others evaluate what this process has asked for and not told; not after ``close``."""
+        if self._is_closed:
+            return
         with self._transaction() as connection:
             own = _CLAIMS.c.writer.startswith(self._writer)
             connection.execute(sa.delete(_CLAIMS).where((_CLAIMS.c.study == self._study) & own))
@@ -281,7 +285,7 @@ class SQLStorage(LoggedStorage):
     def close(self) -> None:
         """End the connection; a second call does nothing. Points that were asked for stay out."""
         if self._process == os.getpid():
-            self._writer = ""
+            self._is_closed = True
             self._engine.dispose()
 
     def _lock(self, name: str) -> _FileLock | _AdvisoryLock:

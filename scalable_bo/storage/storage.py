@@ -277,9 +277,10 @@ class SharedStorage(Storage, Protocol):
     def num_left(self) -> int | None:
         """Return what is left of the budget; ``None`` outside of such a block."""
 
-    def claim(self, ids: Sequence[int]) -> list[int]:
+    def claim(self, ids: Sequence[int], evaluates: bool) -> list[int]:
         """Return those of pending points that nobody evaluates, and keep them for this process: of
-        processes that have released them, or have not told them in the time for it.
+        processes that have released them, have ended at them if one ``evaluates`` them itself, or
+        have not told them in the time for it.
         """
 
     def release(self) -> None:

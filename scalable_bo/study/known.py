@@ -29,8 +29,8 @@ class Known:
         q: points of the ask.
     Attributes:
         asks: those before.
-        observed: the n rows with a value, of several outcomes with all of them, in the order told.
-        num_observed: n.
+        num_observed: n; of several outcomes, the points that have all of them.
+        seen: the rows with a value in the order told, n and later ones, and how many changes.
         num_modelled: the values that a surrogate has: of several outcomes, the one with the fewest,
             which may be more than n, by points that wait for others.
         num_pending: points asked and not told.
@@ -52,8 +52,8 @@ class Known:
             partial = rows.outcomes(len(record.wanted.names), rows.partly_told)
             queue = record.contents.queue
             self.asks: Sequence[Ask] = tuple(record.asks)
-            self.observed = list(rows.observed)
-            self.num_observed = len(self.observed)
+            self.num_observed = len(rows.observed)
+            self.seen = rows.observed, len(record.contents.changes)
             self.num_modelled = self.num_observed + int(partial.isfinite().sum(0).amin())
             self.num_pending = len(rows) - rows.num_told + len(queue)
             self.unusable = torch.cat([rows.X[~rows.told | rows.values.isnan()], queue])

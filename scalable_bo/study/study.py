@@ -409,7 +409,7 @@ class Study:
             X, ask, report = self._proposer.propose(q - num_queued, known, callback, candidates)
             X = torch.cat([known.queued, X])
             try:
-                ids = self._record.add_ask(X, ask, report, num_queued, known.observed)
+                ids = self._record.add_ask(X, ask, report, num_queued, known.seen)
             except BaseException:
                 self._proposer.surrogate.let_go()  # that of an ask which is not stored
                 raise
@@ -547,7 +547,7 @@ class Study:
 
     def retry(self, ids: Sequence[int] | None = None) -> Batch:
         """Make points that failed pending again, such as after mending the objective;
-        ``optimize`` evaluates them first.
+        ``optimize`` evaluates them first, of a shared study that of any process.
 
         Args:
             ids: of points that failed; ``None`` for all of them.
@@ -876,34 +876,33 @@ class Study:
 
     @property
     def _now(self) -> StudyRecord:
-        """The record, with what others have written; what they have replaced is forgotten, but
-        during an ask at its end.
+        """The record, with what others have written; what they have replaced is forgotten; during
+        an ask, when it ends.
         """
         self._record.refresh()
         if self._num_replaced != self._record.num_replaced and self._asking.acquire(blocking=False):
-            try:
-                self._forget_what_was_replaced()
+            try:  # whoever replaced it has removed the checkpoints of before
+                self._forget_what_was_replaced(self._proposer.surrogate.let_go)
             finally:
                 self._asking.release()
         return self._record
 
-    def _forget_what_was_replaced(self) -> None:
-        if self._num_replaced != self._record.num_replaced:
-            self._num_replaced = self._record.num_replaced
-            self._proposer.surrogate.forget()
+    def _forget_what_was_replaced(self, leave: Callable[[], None] | None = None) -> None:
+        if self._num_replaced != (number := self._record.num_replaced):
+            (leave or self._proposer.surrogate.forget)()
             self._kept_answers = None
+            self._num_replaced = number
 
     @property
     def _answers(self) -> Answers:
         """Answers by all values so far."""
         record = self._now
-        if self._kept_answers is None:
-            proposer = self._proposer
-            models = proposer.new_outcome_models()
-            self._kept_answers = Answers(
-                self.space, record, proposer.surrogate, models, self._asking
-            )
-        return self._kept_answers
+        answers = self._kept_answers
+        if answers is None:
+            surrogate, models = self._proposer.surrogate, self._proposer.new_outcome_models()
+            answers = Answers(self.space, record, surrogate, models, self._asking)
+            self._kept_answers = answers
+        return answers
 
 
 def _storage(

@@ -17,5 +17,6 @@ def apply_together(
     except (TypeError, ValueError) as error:
         if len(parts) == 1:
             return [error]
-        return [why for part in parts for why in apply_together(change, [part])]
+        half = len(parts) // 2
+        return apply_together(change, parts[:half]) + apply_together(change, parts[half:])
     return [None] * len(parts)

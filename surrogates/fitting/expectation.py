@@ -89,7 +89,7 @@ class Expectation:
 
 
 def _has_prior_of_the_users(part: Kernel, d: int) -> bool:
-    """Return whether the lengthscale of ``part``, of d inputs, has a prior of the user's."""
+    """Return whether ``part``, of d inputs, has another lengthscale prior than BoTorch's."""
     prior = getattr(part, "lengthscale_prior", None)
     if prior is None:
         return False

@@ -172,7 +172,7 @@ def draw_probes(
     generator: torch.Generator,
     num_features: int = 2048,
 ) -> Tensor:
-    """Return probes Z (n, s): signs, or f(X) + ε of covariance H, each with features of its own."""
+    """Return probes Z (n, s): random signs, or f(X) + ε of covariance H, each of own features."""
     if kind == "rademacher":
         return standard_normal((len(X), num_probes), X, generator).sign()
     noise = standard_normal((len(X), num_probes), X, generator)
@@ -301,9 +301,7 @@ class _Rise:
         return self._last is None or bool(torch.isfinite(self._last).all())
 
     def has_ended(self, tolerance: float, patience: int = 5) -> bool:
-        """Return whether more than ``patience`` calls have passed since the rise was last
-        ``tolerance`` above what it was then.
-        """
+        """Return whether for over ``patience`` calls there was no rise by the ``tolerance``."""
         if self.value > self.best + tolerance:
             self.best = self.value
             self._since_best = 0

@@ -325,7 +325,7 @@ def finer_starts(
 
 @torch.no_grad()
 def _distance_of_neighbours(X: Tensor) -> float:
-    """Return the lower quartile of points' distances to the next, in ranges of the inputs."""
+    """Return the lower quartile of distances to the nearest point, in ranges of the inputs."""
     width = X.amax(0) - X.amin(0)
     Z = X / torch.where(width > 0, width, 1.0)
     distance = torch.cdist(Z, Z, compute_mode="donot_use_mm_for_euclid_dist")

@@ -35,9 +35,7 @@ NEEDED_NATS = 2.0 * GAIN_ON_NOISE  # by which what can follow noise, such as fre
 
 
 class Simpler(NamedTuple):
-    """Why an explanation was taken, empty if the present one stayed, and whether any was better
-    than noise about a mean.
-    """
+    """Why an explanation was taken, empty if none was, and whether any was better than noise."""
 
     note: str
     has_signal: bool

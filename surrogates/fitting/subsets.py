@@ -114,7 +114,7 @@ class _Subsets:
         self._best = [one.value.clone() for one in self.coordinates]
 
     def evaluate(self) -> Tensor:
-        """Return (log likelihood + log prior) / m of every subset, (s,); it leaves its gradient."""
+        """Return (log likelihood + log prior) / m of subsets, (s,); coordinates get gradients."""
         for one in self.coordinates:
             one.write()
         sets = self._index.split(1)

@@ -180,7 +180,7 @@ def tanimoto_waves(
 def task_amplitudes(
     column: Tensor, covariance: Tensor, count: int, generator: torch.Generator
 ) -> TaskAmplitudes:
-    """Return amplitudes of waves of equal weights for an index kernel K (T, T) in a column (1,)."""
+    """Return amplitudes of waves of equal weights for an index kernel K (T, T) of a task column."""
     values, vectors = torch.linalg.eigh(covariance)
     root = vectors * values.clamp_min(0.0).sqrt()
     signs = torch.randint(2, (len(root), count), generator=generator, device=generator.device).to(

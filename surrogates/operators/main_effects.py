@@ -57,9 +57,7 @@ def mean_of_matern52(first: Tensor, second: Tensor) -> Tensor:
 
 
 def matern52(r: Tensor) -> tuple[Tensor, Tensor]:
-    """Return κ(r) = (1 + r + r²/3) exp(−r) and −κ'(r) / r = (1 + r) exp(−r) / 3 of distances r ≥ 0
-    in units of ℓ / √5.
-    """
+    """Return κ = (1 + r + r²/3) exp(−r) and −κ' / r = (1 + r) exp(−r) / 3, r in units of ℓ/√5."""
     decay = torch.exp(-r)
     linear = torch.addcmul(decay, decay, r)
     return torch.addcmul(linear, decay, r * r, value=1.0 / 3.0), linear / 3.0

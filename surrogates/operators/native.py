@@ -261,7 +261,7 @@ def _by_rows(
 
 
 def _call(function: Callable[..., None], arguments: tuple[int | float, ...], held: object) -> None:
-    """Call a function in a thread, which holds its tensors when nobody waits for it any more."""
+    """Call a function in a thread; ``held`` keeps its tensors, as the caller may have gone."""
     function(*arguments)
 
 

@@ -161,9 +161,7 @@ class StationaryTiles(KernelTiles):
         self.takes_differences = self.profile.nu < 1.0 or self._cancels()
 
     def _panels(self, j: Index, *weights: Tensor) -> native.Panels | None:
-        """Return the columns j as compiled code takes them; ``None`` where it does not find values,
-        or sums with such weights.
-        """
+        """Return the columns j as compiled code takes them; ``None`` where it cannot."""
         X = self.right.X
         if not native.serves(X, self.left.X, self.outputscale, *weights):
             return None

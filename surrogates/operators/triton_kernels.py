@@ -101,7 +101,7 @@ def _width(columns: int) -> int:
 
 
 def _share(n: int, cols: int, blocks: int) -> tuple[int, int]:
-    """Return the columns of a program, and how many share all n, for ``blocks`` blocks of rows."""
+    """Return the columns that a program walks, and how many programs share all n of them."""
     tiles = triton.cdiv(n, cols)
     span = cols * triton.cdiv(tiles, min(tiles, triton.cdiv(PROGRAMS, blocks)))
     return span, triton.cdiv(n, span)

@@ -318,7 +318,7 @@ def loses_in_float32(
 
 
 def _mean_and_deviations(paths: SamplePaths, X: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the mean's update and the first q paths less the mean at X (q, d): (1 + s, q)."""
+    """Return the mean's update, q paths less the mean at X (q, d), in ``dtype``: (1 + s, q)."""
     weights = torch.cat([paths.mean_weights, paths.weights[:, : len(X)]], 1)
     updates = combine(paths.data, X, weights.to(dtype))
     prior = paths.prior
@@ -363,9 +363,7 @@ class Solved(Covariance):
 
     @torch.no_grad()
     def solve(self, B: Tensor) -> Tensor:
-        """Return H⁻¹ B for B (n, s). What depends on H alone, a factor or a preconditioner,
-        is computed the first time, and kept.
-        """
+        """Return H⁻¹ B for B (n, s); what depends on H alone is computed once, and kept."""
         inverse = self._inverse
         if inverse is None:
             inverse = self._inverse = self._prepare(B.shape[1])

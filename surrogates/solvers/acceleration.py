@@ -36,9 +36,7 @@ class Momentum(State):
 def accelerate(
     rows: Rows, W: Tensor, momentum: Momentum, index: Tensor, D: Tensor, nu: float
 ) -> tuple[Tensor, Momentum]:
-    """Return the new W, V and Z of Nesterov's scheme, in place of the old,
-    for the block step D (b, s) on the rows ``index``.
-    """
+    """Return Nesterov's new W, V and Z for the block step D (b, s) on the rows ``index``."""
     V = momentum.V
     Z = momentum.Z
     mu = momentum.mu

@@ -151,7 +151,7 @@ def _scores(system: KernelSystem, L: Tensor, floor: float) -> Tensor:
 
 
 def _project(span: Tensor, generator: torch.Generator) -> Tensor:
-    """Return rows, one a column of the orthonormal ``span`` (n, b), by their projection process."""
+    """Return b rows drawn from the projection process of ``span`` (n, b), orthonormal columns."""
     remaining = span.square().sum(1)
     directions = torch.empty_like(span)
     rows: list[int] = []

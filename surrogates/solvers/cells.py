@@ -50,7 +50,7 @@ class Cells:
 
     @classmethod
     def of(cls, system: KernelSystem, generator: torch.Generator, num_probed: int = 500) -> "Cells":
-        """Return the cells of ``system``, of which ``num_probed`` rows tell what others leave."""
+        """Return the cells of ``system``; ``num_probed`` rows show what as many others leave."""
         order = torch.randperm(system.n, generator=generator, device=generator.device)
         rank = min(num_probed, (system.n + 1) // 2)
         probed = system.restrict(order[: rank + num_probed].to(system.device))
@@ -62,7 +62,7 @@ class Cells:
         return cls(system, missed.cpu())
 
     def pay(self, size: int) -> bool:
-        """Return whether blocks of ``size`` rows are better cells than random ones."""
+        """Return whether blocks of ``size`` rows pay as cells: not if half of one leaves little."""
         half = math.ceil(size / 2)
         return bool(self.missed[min(half, len(self.missed)) - 1] >= SMOOTH)
 

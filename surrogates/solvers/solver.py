@@ -80,7 +80,7 @@ class Watch(ABC):
 
     @abstractmethod
     def look(self, columns: Tensor, W: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the errors and relative residuals (c,) of the given columns, W (n, c)."""
+        """Evaluate columns at weights W (n, c); return their errors and relative residuals (c,)."""
 
     @abstractmethod
     def errors(self) -> Tensor:
@@ -256,7 +256,7 @@ class Solution:
     cheaper: "Solver | None" = None
 
     def no_worse_than_zero(self) -> "Solution":
-        """Return this with 0 in place of columns whose residual exceeds that of 0, 1, or is NaN."""
+        """Return this with 0 for columns whose relative residual is NaN or exceeds 1, that of 0."""
         worse = ~(self.residual <= 1.0)
         if not bool(worse.any()):
             return self
@@ -506,7 +506,7 @@ def random_rows(system: LinearSystem) -> Tensor:
 
 
 def groups_by(values: Tensor, num_groups: int = NUM_GROUPS) -> Tensor:
-    """Return indices in groups (at least num_groups, ·), equal in size, of like ``values`` (m,)."""
+    """Return indices of rows with similar ``values`` (m,) in equal groups, (>= num_groups, ·)."""
     size = max(1, len(values) // num_groups)
     return values.argsort()[: len(values) // size * size].view(-1, size)
 

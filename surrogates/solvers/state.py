@@ -50,9 +50,7 @@ def parts(owner: object, names: Iterable[str], prefix: str) -> Parts:
 
 
 def restore(owner: object, names: Iterable[str], prefix: str, saved: Mapping[str, Any]) -> None:
-    """Give ``owner`` the tensors and numbers that :func:`parts` took from it; what those lack, such
-    as a preconditioner, is kept.
-    """
+    """Give ``owner`` what :func:`parts` took from it; it keeps what those lack."""
     for name in names:
         value = getattr(owner, name)
         key = prefix + name

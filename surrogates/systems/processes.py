@@ -104,7 +104,7 @@ def shares(name: str, number: int) -> slice:
 
 
 def share(number: int, rank: int, size: int) -> slice:
-    """Return which of ``number`` rows belong to process ``rank`` of ``size``, in equal shares."""
+    """Return the share of process ``rank`` of ``size`` in ``number`` rows, equal but for one."""
     return slice(rank * number // size, (rank + 1) * number // size)
 
 

@@ -98,7 +98,7 @@ class Rows:
         return W
 
     def least(self, number: int) -> int:
-        """Return the smallest of the numbers of processes, none of which is lost by then."""
+        """Return the smallest of the processes' numbers; whether one is lost is known by then."""
         return int(number)
 
     def agree(self, decision: bool) -> bool:

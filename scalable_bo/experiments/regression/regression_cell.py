@@ -155,7 +155,7 @@ class RegressionCell(Cell[Loaded]):
 
     @property
     def variation(self) -> list[str]:
-        """What differs from the defaults and makes a row of the table: ``sgd_steps=1000``."""
+        """What differs from the defaults and makes a row of its own, as ``sgd_steps=1000``."""
         standard = asdict(Budget())
         words = [
             f"{key}={value:g}"

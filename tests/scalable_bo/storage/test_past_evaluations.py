@@ -2,6 +2,7 @@
 and none is added twice.
 """
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,15 @@ def test_an_outcome_that_is_filled_in_completes_its_point(tmp_path: Path) -> Non
             expected = [(1.0, 10.0, 1.0), (2.0, 5.0), (3.0, 30.0, 3.0), (2.0, 20.0, 2.0)]
             assert lines(study) == expected
             assert study.pending.ids == [1]
+
+
+def test_a_file_that_has_completed_points_is_known_also_when_these_were_corrected() -> None:
+    study = Study(Space(x=Float(0.0, 9.0)), objectives={"a": "maximize", "b": "minimize"})
+    for b in (math.nan, 2.0):
+        study.add_data([{"x": 1.0}], [{"a": 10.0, "b": b}], name="past")
+    study.correct(0, {"b": 3.0})
+    study.add_data([{"x": 1.0}], [{"a": 10.0, "b": 2.0}], name="past")
+    assert [point.outcomes for point in study.points()] == [{"a": 10.0, "b": 3.0}]
 
 
 @pytest.mark.parametrize("text", ["x,v\n1,10\n2,\n3,30\n4,\n", "x,v\n1,\n2,\n"])

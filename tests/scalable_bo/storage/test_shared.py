@@ -658,12 +658,71 @@ def test_points_of_a_process_that_was_killed_at_them_are_evaluated_by_the_next(
     started = CONTEXT.Event()
     worker = CONTEXT.Process(target=evaluate_for_ever, args=(url, request.node.name, started))
     worker.start()
-    assert started.wait(60)
-    study = opened()
-    assert study.unfinished().ids == []
-    os.kill(worker.pid or 0, signal.SIGKILL)
-    worker.join()
+    try:
+        assert started.wait(60)
+        study = opened()
+        assert study.unfinished().ids == []
+    finally:
+        os.kill(worker.pid or 0, signal.SIGKILL)
+        worker.join()
     assert study.unfinished().ids == [0, 1, 2]
+    # It is not at them by itself, as a server is not, and may have given them to others
+    study._record.storage._process = worker.pid  # type: ignore[attr-defined]
+    assert opened().unfinished().ids == []
+
+
+def test_a_study_that_is_closed_while_it_optimises_leaves_the_claims_of_others(
+    tmp_path: Path,
+) -> None:
+    options: dict[str, Any] = {"storage": f"sqlite:///{tmp_path}/a.db", "name": "a"}
+    first, second, third = (Study(SPACE, maximize=True, **options) for _ in range(3))
+    first.ask(3)
+
+    def close(params: Any) -> float:
+        second.close()
+        return 1.0
+
+    with pytest.raises(RuntimeError, match="has been closed"):
+        second.optimize(close, 1, 2, progress=False)
+    with pytest.raises(RuntimeError, match="has been closed"):
+        second.unfinished()
+    assert not {0, 1, 2} & set(third.unfinished().ids)
+    first.close()
+    third.close()
+
+
+def test_corrections_are_taken_over_where_reading_them_was_interrupted(
+    opened: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = opened(num_initial=4, sampler=QUICK), opened(num_initial=4, sampler=QUICK)
+    batch = first.ask(8)
+    first.tell(batch, batch.X[:, 0])
+    second.ask(1)
+    for id, x in zip(batch.ids, batch.X[:, 0].tolist(), strict=True):
+        first.correct(id, 1.0 - x)
+
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Contents, "replace_outcomes", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            second.points()
+    wanted = opened(num_initial=4, sampler=QUICK).predict(batch.params)
+    torch.testing.assert_close(tuple(second.predict(batch.params)), tuple(wanted))
+
+
+def test_who_looks_at_a_study_leaves_the_checkpoint_of_another_process(
+    opened: Callable[..., Study],
+) -> None:
+    first, second = opened(num_initial=4, sampler=QUICK), opened(num_initial=4, sampler=QUICK)
+    batch = first.ask(8)
+    first.tell(batch, batch.X[:, 0])
+    first.correct(0, 0.25)
+    number = first.ask(1).ids[0]
+    assert second.num_asks == 2
+    assert number == 8
+    assert second._record.storage.checkpoints.numbers() == [2]
 
 
 def test_points_that_are_to_be_tried_again_are_free(opened: Callable[..., Study]) -> None:
