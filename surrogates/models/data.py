@@ -186,11 +186,9 @@ def data_sets(model: SingleTaskGP) -> list[DataSet]:
     noise = noise.expand(*batch_shape, noise.shape[-1] if noise.ndim else 1)
     elements = []
     for index in indices(batch_shape):
-        own_noise = noise[index] if noise.shape[-1] > 1 else noise[index].squeeze(-1)
+        kernel = kernel_of_batch(model.covar_module, index)
         mean = MeanOfBatch(mean_module, batch_shape, index)
-        elements.append(
-            DataSet(X[index], y[index], own_noise, kernel_of_batch(model.covar_module, index), mean)
-        )
+        elements.append(DataSet(X[index], y[index], noise[index].squeeze(-1), kernel, mean))
     return elements
 
 
@@ -411,9 +409,8 @@ class StateKey(NamedTuple):
     ``.data``, past every version counter.
 
     Attributes:
-        tensors: parameters, buffers, noise and data.
-        settings: the model's own, and the types and plain numbers of its mean and kernel, such as
-            Matérn's ν.
+        tensors: parameters, buffers, noise, data and other tensors of the mean and kernel.
+        settings: the model's own, and the types, numbers and lists of its mean and kernel.
     """
 
     tensors: tuple[Tensor, ...]
@@ -422,22 +419,11 @@ class StateKey(NamedTuple):
     @classmethod
     def of(cls, model: ExactGP, *settings: Any) -> Self:
         """Return the present key of ``model``, which shares its tensors."""
-        tensors = (
-            *model.parameters(),
-            *model.buffers(),
-            model.noise,
-            *model.train_inputs,
-            model.train_targets,
-        )
-        plain = [
-            (
-                type(part),
-                *(value for value in vars(part).values() if isinstance(value, int | float | str)),
-            )
-            for module in (model.mean_module, model.covar_module)
-            for part in module.modules()
-        ]
-        return cls(tensors, (*settings, *plain))
+        tensors = [*model.parameters(), *model.buffers(), model.noise]
+        tensors += [*model.train_inputs, model.train_targets]
+        parts = [*model.mean_module.modules(), *model.covar_module.modules()]
+        plain = [(type(part), _plain([*vars(part).values()], tensors)) for part in parts]
+        return cls(tuple(tensors), (*settings, *plain))
 
     def frozen(self) -> "StateKey":
         """Return a key that no longer follows the model."""
@@ -471,6 +457,15 @@ class Kept:
         if PATHS not in self.parts:
             return type(None), ()
         return Kept, (self.key, {PATHS: self.parts[PATHS]})
+
+
+def _plain(value: Any, tensors: list[Tensor]) -> Any:
+    """Return a number or string, or those in a tuple or list; append tensors to ``tensors``."""
+    if isinstance(value, (tuple, list)):
+        return tuple(p for part in value if (p := _plain(part, tensors)) is not None)
+    if isinstance(value, Tensor):
+        tensors.append(value)
+    return value if isinstance(value, (int, float, str)) else None
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -6,6 +6,7 @@ as a noise variance of 1e-7 n, and what is left of the prior variance cancels. S
 hyperparameters and points are taken for float64 numbers, and what is returned is rounded once.
 """
 
+from collections.abc import Iterator
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -13,6 +14,7 @@ from typing import Any, Self
 import torch
 from botorch.models import SingleTaskGP
 from gpytorch.distributions import MultivariateNormal
+from gpytorch.utils.memoize import add_to_cache, get_from_cache
 from linear_operator.operators import (
     ConstantMulLinearOperator,
     LinearOperator,
@@ -20,12 +22,12 @@ from linear_operator.operators import (
     TriangularLinearOperator,
 )
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn import Module, Parameter
 
 
 @dataclass(frozen=True, eq=False)
 class ExactPosterior:
-    """The exact posterior of a model as it is now, with gradients in all that the model has.
+    """The exact posterior of a model as it is now, with gradients in data that require them.
 
     Attributes:
         model: a copy in float64, with what GPyTorch keeps of it.
@@ -36,8 +38,15 @@ class ExactPosterior:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, model: SingleTaskGP) -> Self:
-        return cls(doubled(model), model.train_targets.dtype)
+    def of(cls, model: SingleTaskGP, learns: bool) -> Self:
+        """Return the posterior of ``model``, with gradients in hyperparameters if it ``learns``."""
+        return cls(doubled(model, learns), model.train_targets.dtype)
+
+    def __del__(self) -> None:
+        """Break the cycle of GPyTorch's caches and their hooks, which Python does not collect."""
+        strategy = self.model.prediction_strategy
+        if strategy is not None:
+            vars(strategy).clear()
 
     def __call__(self, *inputs: Tensor, **kwargs: Any) -> MultivariateNormal:
         """Return the posterior at points, rounded to the model's dtype."""
@@ -56,13 +65,10 @@ class ExactPosterior:
         model = SingleTaskGP.get_fantasy_model(
             self.model, inputs.double(), targets.double(), **given, **kwargs
         )
+        # GPyTorch looks for its update of the mean's cache under another name
+        strategy = model.prediction_strategy
+        add_to_cache(strategy, "mean_cache", get_from_cache(strategy, "mean_cache"), "ignore")
         return replace(self, model=model)
-
-    @property
-    def train_data(self) -> tuple[Tensor, Tensor]:
-        """The inputs and targets, rounded to the model's dtype."""
-        (X,) = self.model.train_inputs
-        return X.to(self.dtype), self.model.train_targets.to(self.dtype)
 
 
 class Rounded(LinearOperator):
@@ -117,13 +123,14 @@ class Rounded(LinearOperator):
         return self.base._get_indices(row_index, col_index, *batch_indices).float()
 
 
-def doubled(model: Any) -> Any:
-    """Return ``model`` with float64 parts and data; gradients reach those of ``model``."""
-    held = [*model.parameters(), *model.buffers(), *model.train_inputs, model.train_targets]
-    for part in model.modules():  # noise variances, which GPyTorch does not register
-        held.extend(value for value in vars(part).values() if isinstance(value, Tensor))
-    with torch.enable_grad():  # which later calls may take, if not the first one
-        copies = {id(tensor): _doubled(tensor) for tensor in held if tensor.is_floating_point()}
+def doubled(model: Any, learns: bool) -> Any:
+    """Return ``model`` in float64; gradients reach its data and, if it ``learns``, parameters."""
+    constants = set() if learns else set(map(id, model.parameters()))
+    copies = {
+        id(part): _doubled(part.detach() if id(part) in constants else part)
+        for part in (*held_tensors(model), *model.train_inputs, model.train_targets)
+        if part.is_floating_point()
+    }
     twin = copy(model)
     # Copies look up there what they must not copy
     for name in ("_modules", "_parameters", "_buffers"):
@@ -131,7 +138,22 @@ def doubled(model: Any) -> Any:
     twin.train_inputs = tuple(copies[id(X)] for X in model.train_inputs)
     twin.train_targets = copies[id(model.train_targets)]
     twin.prediction_strategy = None
+    twin._load_state_dict_pre_hooks = {}  # a method of ``model``, which copies would copy with it
     return twin
+
+
+def attached_copy(module: Any) -> Any:
+    """Return a copy of a module that shares the tensors with a graph, which nothing copies."""
+    graphs = {id(part): part for part in held_tensors(module) if not part.is_leaf}
+    return deepcopy(module, graphs)
+
+
+def held_tensors(module: Module) -> Iterator[Tensor]:
+    """Yield the parameters, buffers and unregistered tensors, such as noise, of all its parts."""
+    yield from module.parameters()
+    yield from module.buffers()
+    for part in module.modules():
+        yield from (value for value in vars(part).values() if isinstance(value, Tensor))
 
 
 def _doubled(tensor: Tensor) -> Tensor:

@@ -142,28 +142,22 @@ class FantasyGP(Model, FantasizeMixin):
             known = self.base.noise.reshape(*batch, m, -1)
             total = known.sum(-1) + self.noise.sum(-2)
             observation_noise = total.unsqueeze(-2) / (known.shape[-1] + self.noise.shape[-2])
-        with constant(getattr(self.base, "input_transform", None)):
+        with constant(self.base):
             X = self.base.transform_inputs(X)
-        points = X.expand(*torch.broadcast_shapes(X.shape[:-2], batch), *X.shape[-2:])
-        laws = [
-            part.law(_of_data_set(points, b))
-            for (b, _), part in zip(self._elements(), self._parts, strict=True)
-        ]
-        mean = torch.stack([mean for mean, _ in laws], -2)
-        root = torch.stack([root for _, root in laws], -3)
-        inner = (*batch, m) if m > 1 else batch
-        mean = mean.reshape(*mean.shape[:-2], *inner, mean.shape[-1])
-        root = root.reshape(*root.shape[:-3], *inner, *root.shape[-2:])
-        distribution = MultivariateNormal(mean, RootLinearOperator(root))
-        return assemble(
-            self.base,
-            self.base._units,
-            distribution,
-            X,
-            output_indices,
-            observation_noise,
-            posterior_transform,
-        )
+            points = X.expand(*torch.broadcast_shapes(X.shape[:-2], batch), *X.shape[-2:])
+            laws = [
+                part.law(_of_data_set(points, b))
+                for (b, _), part in zip(self._elements(), self._parts, strict=True)
+            ]
+            mean = torch.stack([mean for mean, _ in laws], -2)
+            root = torch.stack([root for _, root in laws], -3)
+            inner = (*batch, m) if m > 1 else batch
+            mean = mean.reshape(*mean.shape[:-2], *inner, mean.shape[-1])
+            root = root.reshape(*root.shape[:-3], *inner, *root.shape[-2:])
+            distribution = MultivariateNormal(mean, RootLinearOperator(root))
+            return assemble(
+                self.base, distribution, X, output_indices, observation_noise, posterior_transform
+            )
 
     def condition_on_observations(
         self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
@@ -302,10 +296,10 @@ def imagined(
                 f" {name if ' ' in name else f'`{name}`'}, {tuple(batch)}, broadcasts to, got"
                 f" {tuple(Y.shape[:-2])}."
             )
-    with constant(getattr(model, "input_transform", None)):
+    with constant(model):
         Q = model.transform_inputs(X)
-    if hasattr(model, "outcome_transform"):
-        Y, _ = model.outcome_transform(Y, X=Q)
+        if hasattr(model, "outcome_transform"):
+            Y, _ = model.outcome_transform(Y, X=Q)
     return Q, Y, noise
 
 

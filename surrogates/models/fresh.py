@@ -14,8 +14,7 @@ import threading
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from copy import deepcopy
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Self
 
 import gpytorch
@@ -38,7 +37,8 @@ from surrogates.models.data import (
     forget_caches,
     subset_outputs,
 )
-from surrogates.models.double import ExactPosterior
+from surrogates.models.double import ExactPosterior, attached_copy
+from surrogates.models.posterior import constant
 from surrogates.operators.forms import StationaryKernel
 from surrogates.rules.limits import check_range, noise_at
 from surrogates.rules.rule import Draw, Rule
@@ -88,14 +88,7 @@ class FreshGP(SingleTaskGP):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the lock, and graphs of data."""
-        state = vars(self).copy()
-        del state["_building"]
-        if self.train_inputs is not None:  # as while GPyTorch makes fantasies
-            state["train_inputs"] = tuple(map(_leaf, self.train_inputs))
-            state["_train_targets"] = _leaf(self.train_targets)
-        if self._original_train_inputs is not None:
-            state["_original_train_inputs"] = _leaf(self._original_train_inputs)
-        return state
+        return {name: _leaf(value) for name, value in vars(self).items() if name != "_building"}
 
     @property
     @abstractmethod
@@ -142,7 +135,7 @@ class FreshGP(SingleTaskGP):
         known = self.likelihood
         if not isinstance(known, FixedNoiseGaussianLikelihood):
             known = FixedNoiseGaussianLikelihood(self.noise.expand(self.train_targets.shape))
-        model.likelihood = known.get_fantasy_likelihood(noise=noise.detach())
+        model.likelihood = known.get_fantasy_likelihood(noise=noise)
         model._began_homoscedastic = not self._needs_noise
 
     def set_train_data(
@@ -173,15 +166,15 @@ class FreshGP(SingleTaskGP):
             common = self._noise_of_values(inputs)
             noise = common.mT if self.num_outputs > 1 else common.squeeze(-1)
             noise = noise.expand(torch.broadcast_shapes(noise.shape, inputs.shape[:-1]))
-        given = {} if noise is None else {"noise": noise}
-        with direct_algebra(), as_given(), relative_jitter(self):
-            posterior = self._exact_posterior().with_data(inputs, targets, **given, **kwargs)
+        attached = gpytorch.settings.detach_test_caches(False)
+        with direct_algebra(), as_given(), relative_jitter(self), attached:
+            posterior = self._exact_posterior().with_data(inputs, targets, noise, **kwargs)
             model = self._without_state()
-            inputs, model.train_targets = posterior.train_data
-            model.train_inputs = (inputs,)
+            model.train_inputs = tuple(X.to(posterior.dtype) for X in posterior.model.train_inputs)
+            model.train_targets = posterior.model.train_targets.to(posterior.dtype)
             self._extend_noise(model, noise)
-        # By which GPyTorch finds the mean: its own leaves out the noise that was given
-        posterior.model.prediction_strategy.likelihood = deepcopy(model.likelihood).double()
+        # GPyTorch's own leaves out noise that is given where σ² is inferred
+        posterior.model.prediction_strategy.likelihood = attached_copy(model.likelihood).double()
         model._stays_exact = True
         with model._kept() as parts:
             parts[EXACT] = posterior
@@ -300,11 +293,7 @@ class FreshGP(SingleTaskGP):
 
     def _numbers(self) -> tuple[int, ...]:
         """Return the number of every data set, row-major, which a subset of the outputs keeps."""
-        return (
-            tuple(range(self.train_targets.shape[:-1].numel()))
-            if self._stream_numbers is None
-            else self._stream_numbers
-        )
+        return self._stream_numbers or tuple(range(self.train_targets.shape[:-1].numel()))
 
     def _streams(self, generator: torch.Generator) -> list[torch.Generator]:
         """Return a source of randomness for every data set, which its number decides:
@@ -378,32 +367,43 @@ class FreshGP(SingleTaskGP):
         Args:
             what: "Paths have", as the subject of the message.
         """
-        if not torch.is_grad_enabled():
-            return
+        for name in self._varying_data():
+            raise ValueError(
+                f"`{name}` must not require gradients. {what} none in the data: give"
+                f" `{name}.detach()`, or take the exact posterior of"
+                " `PathwiseGP(..., solver=Cholesky())`."
+            )
+
+    def _varying_data(self) -> list[str]:
+        """Return the names of the data that require gradients; none while gradients are off."""
         given = {"train_X": self._given_inputs, "train_Y": self.train_targets}
         if isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
             given["train_Yvar"] = self.likelihood.noise_covar.noise
-        for name, data in given.items():
-            if data.requires_grad:
-                raise ValueError(
-                    f"`{name}` must not require gradients. {what} none in the data: give"
-                    f" `{name}.detach()`, or take the exact posterior of"
-                    " `PathwiseGP(..., solver=Cholesky())`."
-                )
+        is_on = torch.is_grad_enabled()
+        return [name for name, data in given.items() if is_on and data.requires_grad]
 
     def _together(self, parts: list[SamplePaths]) -> SamplePaths | BatchPaths:
         """Return the paths of every data set as those of the model."""
         batch_shape = self.train_targets.shape[:-1]
         return BatchPaths(tuple(parts), batch_shape) if batch_shape else parts[0]
 
-    def _exact_posterior(self) -> ExactPosterior:
-        """Return GPyTorch's posterior in standardised units, kept until the model changes.
+    @property
+    def _learns(self) -> bool:
+        """Whether gradients in hyperparameters are asked for, and no update has copied them."""
+        is_asked = gpytorch.settings.detach_test_caches.off() and torch.is_grad_enabled()
+        return is_asked and self._is_exact and not self._stays_exact
+
+    def _exact_posterior(self, *, learns: bool = False) -> ExactPosterior:
+        """Return GPyTorch's posterior in standardised units, kept until the model changes; one with
+        gradients in data or, if it ``learns``, hyperparameters is used once, as its graph is.
 
         Raises:
             MemoryError: if the matrices do not fit in free memory.
         """
+        is_kept = not learns and not self._varying_data()
         with self._kept() as parts:
-            if EXACT not in parts:
+            posterior: ExactPosterior | None = parts.get(EXACT)
+            if posterior is None or not (is_kept or self._stays_exact):
                 X = self.train_inputs[0]
                 check_range(self.covar_module, X.double(), takes_differences=False)
                 memory.require(
@@ -412,8 +412,9 @@ class FreshGP(SingleTaskGP):
                     f"The exact posterior of {X.shape[-2]} points",
                     "Use an iterative solver such as CG().",
                 )
-                parts[EXACT] = ExactPosterior.of(self)
-            posterior: ExactPosterior = parts[EXACT]
+                posterior = ExactPosterior.of(self, learns)
+                if is_kept:
+                    parts[EXACT] = posterior
         return posterior
 
     @property
@@ -459,7 +460,7 @@ class FreshGP(SingleTaskGP):
     def _without_state(self) -> Self:
         """Return a copy that has kept nothing."""
         forget_caches(self.covar_module)
-        copy = deepcopy(self)
+        copy = attached_copy(self)
         copy.prediction_strategy = None
         copy._warm_mean_weights = ()
         return copy
@@ -476,9 +477,10 @@ class FreshGP(SingleTaskGP):
             super()._set_transformed_inputs()
             if not self._has_transformed_inputs:
                 return
-            with torch.no_grad():  # the transform may have changed since
+            # The transform may have changed since, and BoTorch leaves out gradients
+            with nullcontext() if self._learns else constant(self.input_transform):
                 X = self.input_transform.preprocess_transform(self._given_inputs)
-            if X.shape == self.train_inputs[0].shape and not torch.equal(X, self.train_inputs[0]):
+            if X.shape == self.train_inputs[0].shape:
                 self.train_inputs = (X,)
 
     def _revert_to_original_inputs(self) -> None:
@@ -530,8 +532,10 @@ def as_given() -> Iterator[None]:
         yield
 
 
-def _leaf(tensor: Tensor) -> Tensor:
-    return tensor if tensor.is_leaf else tensor.detach()
+def _leaf(value: Any) -> Any:
+    if type(value) is tuple:
+        return tuple(map(_leaf, value))
+    return value.detach() if isinstance(value, Tensor) and not value.is_leaf else value
 
 
 def _check_first_rows(earlier: Tensor, X: Tensor) -> None:

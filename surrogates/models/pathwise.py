@@ -61,13 +61,11 @@ class PathwiseGP(FreshGP):
     A drop-in for BoTorch's ``SingleTaskGP``, with its defaults: RBF kernel with dimension-scaled
     priors, constant mean, standardised outcomes, inferred noise. Up to 2000 points, and with
     ``solver=Cholesky()`` for any number, ``posterior(X)`` is exact: that of ``SingleTaskGP``, for
-    float32 data by float64 arithmetic.
-    Otherwise it has the exact mean (to the solver's tolerance) and the covariance of ``num_paths``
-    paths. Such a posterior needs a kernel with random features, has gradients in X but not in
-    hyperparameters or ``train_X``, and ``fantasize`` returns a :class:`FantasyGP`.
-    ``paths(s)`` returns s functions. float32 and float64; duplicate points are fine.
-    Hyperparameters, data and settings may be changed at any time: the next posterior is that of a
-    model built with the new ones.
+    float32 data by float64 arithmetic. Otherwise it has the exact mean (to the solver's tolerance)
+    and the covariance of ``num_paths`` paths. Such a posterior needs a kernel with random features,
+    has gradients in X alone, and ``fantasize`` returns a :class:`FantasyGP`. ``paths(s)`` returns s
+    functions. float32 and float64; duplicate points are fine. Hyperparameters, data and settings
+    may be changed at any time: the next posterior is that of a model built with the new ones.
 
     Several outputs are independent Gaussian processes, and so are the data sets of a batch: each is
     solved by itself, with hyperparameters of its own or, where a module has no batch shape, those
@@ -291,15 +289,10 @@ class PathwiseGP(FreshGP):
             replace(part, offset=o, scale=c)
             for part, o, c in zip(parts, offsets, scales, strict=True)
         ]
-        if not batch_shape and not units.others:
+        others = units if units.others else None
+        if not batch_shape and others is None:
             return replace(parts[0], input_transform=input_transform)
-        return BatchPaths(
-            tuple(parts),
-            batch_shape,
-            self.num_outputs > 1,
-            input_transform,
-            units if units.others else None,
-        )
+        return BatchPaths(tuple(parts), batch_shape, self.num_outputs > 1, input_transform, others)
 
     def posterior(  # type: ignore[override]  # BoTorch's own overrides of it disagree with one another
         self,
@@ -311,9 +304,11 @@ class PathwiseGP(FreshGP):
         """Return the joint posterior at X (..., q, d): exact, or the exact mean and the covariance
         of ``num_paths`` paths about it.
 
-        An exact posterior is differentiable in all that it depends on. One of paths is so in X, any
-        number of times, and in nothing else: hyperparameters, noise and the parameters of
-        transforms count as constants, so that ``backward()`` leaves their ``grad`` at ``None`` and
+        It is differentiable in X, any number of times; an exact one also in data that require
+        gradients and, under ``botorch.settings.propagate_grads(True)``, in hyperparameters, unless
+        the model comes from ``condition_on_observations`` or ``fantasize``. Such a call factorises
+        anew. Hyperparameters, inferred noise and the parameters of transforms otherwise count as
+        constants, so that ``backward()`` leaves their ``grad`` at ``None`` and
         ``torch.autograd.grad`` raises for them. Fit them by a likelihood, as ``fit`` does.
 
         Args:
@@ -326,36 +321,26 @@ class PathwiseGP(FreshGP):
             ValueError: for X of another dimension than the data; for a posterior of paths, if the
                 data require gradients.
         """
-        checks.tensor("X", X)
-        self.eval()
         # BoTorch's lists of models may ask for it by its number in the list
         if self.num_outputs == 1:
             output_indices = None
-        is_exact = self._is_exact
-        if is_exact and output_indices is None and self.train_targets.dtype == torch.float64:
-            posterior = super().posterior(
-                X, observation_noise=observation_noise, posterior_transform=posterior_transform
-            )
-            return fine(posterior, self._units)
-        if not is_exact:  # whose shapes GPyTorch checks
-            checks.batch_of_points(X, self.batch_shape)
-        with constant(None if is_exact else getattr(self, "input_transform", None)):
-            X = self.transform_inputs(X)
-        with gpt_posterior_settings():
-            points = X
+        with gpt_posterior_settings(), nullcontext() if self._learns else constant(self):
+            self.eval()
+            is_exact = self._is_exact
+            checks.tensor("X", X)
+            if is_exact and output_indices is None and self.train_targets.dtype == torch.float64:
+                posterior = super().posterior(
+                    X, observation_noise=observation_noise, posterior_transform=posterior_transform
+                )
+                return fine(posterior, self._units)
+            if not is_exact:  # whose shapes GPyTorch checks
+                checks.batch_of_points(X, self.batch_shape)
+            points = X = self.transform_inputs(X)
             if self.num_outputs > 1:
                 points, _ = add_output_dim(X, self._input_batch_shape)
-            distribution = self(points)
-        return assemble(
-            self,
-            self._units,
-            distribution,
-            X,
-            output_indices,
-            observation_noise,
-            posterior_transform,
-            learns=is_exact,
-        )
+            return assemble(
+                self, self(points), X, output_indices, observation_noise, posterior_transform
+            )
 
     def __call__(self, *inputs: Tensor, **kwargs: Any) -> MultivariateNormal:
         """Return the prior at the training inputs in training mode,
@@ -368,8 +353,9 @@ class PathwiseGP(FreshGP):
             return path_distribution(
                 self._posterior_paths(), inputs[0].to(self.train_inputs[0].dtype)
             )
-        with direct_algebra():
-            return self._exact_posterior()(*inputs, **kwargs)
+        posterior = self._exact_posterior(learns=self._learns)
+        with direct_algebra(), gpytorch.settings.detach_test_caches(False):
+            return posterior(*inputs, **kwargs)
 
     def condition_on_observations(
         self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
@@ -399,9 +385,8 @@ class PathwiseGP(FreshGP):
         if noise is not None:
             noise = known_noise(noise)
         if self._is_exact:
-            with as_given():
-                given = {} if noise is None else {"noise": noise}
-                return super().condition_on_observations(X, Y, **given, **kwargs)
+            with as_given(), constant(self):
+                return super().condition_on_observations(X, Y, noise=noise, **kwargs)
         if isinstance(Y, Tensor) and Y.ndim > 2 and Y.shape[:-2] != self.batch_shape:
             return FantasyGP(self, *imagined(self, X, Y, noise))
         shape = (*self.batch_shape, -1, self.num_outputs)
@@ -414,11 +399,8 @@ class PathwiseGP(FreshGP):
             Y, _ = self.outcome_transform(Y, X=self.transform_inputs(X))
         X, Y, noise = self._transform_tensor_args(X, Y, noise)
         model = self._without_state()
-        model.set_train_data(
-            torch.cat([self._given_inputs, X], -2),
-            torch.cat([self.train_targets, Y], -1),
-            strict=False,
-        )
+        inputs = torch.cat([self._given_inputs, X], -2)
+        model.set_train_data(inputs, torch.cat([self.train_targets, Y], -1), strict=False)
         with as_given():
             self._extend_noise(model, noise)
         return model.warm_start(self) if self.has_weights else model
@@ -432,6 +414,7 @@ class PathwiseGP(FreshGP):
         )
         if observation_noise is None and self._began_homoscedastic:
             observation_noise = self._noise_of_values(X)
+        kwargs.pop("propagate_grads", None)  # in hyperparameters: the update has none
         return super().fantasize(X, sampler, observation_noise, **kwargs)
 
     def get_fantasy_model(

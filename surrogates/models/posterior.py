@@ -14,7 +14,6 @@ from typing import Any, Self
 import gpytorch
 import torch
 from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
-from botorch.models import SingleTaskGP
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.posteriors.transformed import TransformedPosterior
@@ -27,7 +26,7 @@ from linear_operator.operators import (
     SumLinearOperator,
 )
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, Parameter
 
 from surrogates.functions.paths import BatchPaths, SamplePaths, Units
 from surrogates.models.double import Rounded
@@ -118,21 +117,17 @@ def path_distribution(paths: SamplePaths | BatchPaths, X: Tensor) -> Multivariat
 
 
 def assemble(
-    model: SingleTaskGP,
-    units: Units,
+    model: Any,
     distribution: MultivariateNormal,
     X: Tensor,
     output_indices: list[int] | None,
     observation_noise: bool | Tensor,
     posterior_transform: PosteriorTransform | None,
-    learns: bool = False,
 ) -> Any:
-    """Return BoTorch's posterior of a ``distribution`` (..., q), or (..., m, q),
-    at transformed X in standardised units of ``model``, which are ``units``.
-
-    Args:
-        learns: whether it has gradients in the noise.
+    """Return BoTorch's posterior of a ``distribution`` (..., q), or (..., m, q), at transformed X,
+    in standardised units.
     """
+    units: Units = model._units
     several = model.num_outputs > 1
     outputs = list(range(model.num_outputs)) if output_indices is None else output_indices
     if not outputs or not set(outputs) <= set(range(model.num_outputs)):
@@ -141,27 +136,34 @@ def assemble(
             f" {output_indices}."
         )
     points = X.unsqueeze(-3) if several else X
-    with constant(None if learns else model.likelihood):
-        noisy = model._apply_noise(points, distribution, observation_noise)
-        distribution = affine(noisy, units.offset, units.scale)
+    noisy = model._apply_noise(points, distribution, observation_noise)
+    distribution = affine(noisy, units.offset, units.scale)
     affine_only = joint(distribution, outputs) if several else GPyTorchPosterior(distribution)
     posterior = units.untransform_posterior(affine_only, X, output_indices)
     return fine(transformed(posterior, posterior_transform, X), units)
 
 
 @contextmanager
-def constant(module: Module | None) -> Iterator[None]:
-    """Keep gradients from the parameters of ``module``: where the paths themselves have none in
-    them, those of a transform or the noise alone would be a part that looks like the whole.
+def constant(module: Module) -> Iterator[None]:
+    """Keep gradients from the parameters of ``module``: where weights and caches have none in them,
+    those of a transform or the noise alone would be a part that looks like the whole.
     """
-    learnt = [] if module is None else [part for part in module.parameters() if part.requires_grad]
-    for part in learnt:
-        part.requires_grad = False  # which `torch.func` allows, unlike `requires_grad_`
+    learnt = [
+        (part._parameters, name, value)
+        for part in module.modules()
+        for name, value in part._parameters.items()
+        if value is not None and value.requires_grad
+    ]
+    for holder, name, value in learnt:
+        # Neither views, which would follow the parameter itself, nor copies change afterwards
+        stand_in: Any = Parameter(value.detach(), requires_grad=False)
+        stand_in.__deepcopy__ = value.__deepcopy__
+        holder[name] = stand_in
     try:
         yield
     finally:
-        for part in learnt:
-            part.requires_grad = True
+        for holder, name, value in learnt:
+            holder[name] = value
 
 
 def affine(

@@ -150,6 +150,10 @@ def test_gradients_flow_after_a_first_call_without_them() -> None:
         given.posterior(Q)
     given.posterior(Q.requires_grad_()).mean.sum().backward()
     assert Q.grad is not None and Q.grad.abs().sum() > 0
+    with torch.no_grad():
+        given.posterior(Q)
+    with botorch.settings.propagate_grads(True):
+        given.posterior(Q).mean.sum().backward()
     assert given.covar_module.raw_lengthscale.grad is not None
 
 

@@ -61,6 +61,36 @@ def test_after_a_change_the_posterior_is_that_of_a_fresh_model(name: str) -> Non
         assert_same_law(model, fresh, rtol=1e-6, atol=1e-6)
 
 
+class Weighted(gpytorch.kernels.Kernel):
+    """A kernel of a user, with a setting that is no parameter."""
+
+    def __init__(self, weights: Any):
+        super().__init__()
+        self.weights = weights
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **_: Any) -> Tensor:
+        weights = torch.as_tensor(self.weights, dtype=x1.dtype).flatten()
+        distances = x1 - x2 if diag else x1.unsqueeze(-2) - x2.unsqueeze(-3)
+        return torch.exp(-(weights * distances).square().sum(-1))
+
+
+@pytest.mark.parametrize("make", [torch.tensor, tuple, list, lambda values: [tuple(values)]])
+def test_after_a_change_of_a_kernels_plain_setting_the_posterior_is_that_of_a_fresh_model(
+    make: Callable[[list[float]], Any],
+) -> None:
+    model, fresh = (
+        PathwiseGP(X, Y, covar_module=Weighted(make(weights)))
+        for weights in ([1.0, 1.0], [4.0, 1.0])
+    )
+    before = law(model)
+    model.covar_module.weights = make([4.0, 1.0])
+    assert distance(law(model), before) > 1e-3
+    assert_same_law(model, fresh)
+    kept = model.prediction_strategy
+    law(model)
+    assert model.prediction_strategy is kept
+
+
 @pytest.mark.parametrize(
     ("attribute", "first", "second"),
     [
