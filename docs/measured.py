@@ -321,7 +321,7 @@ TABLES: dict[str, tuple[Callable[[], Rows | list[str]], str, tuple[str, ...]]] =
     "league": (
         lambda: league(LEAGUES),
         "python -m benchmarks.league --subset small | noisy | mixed | large | thousand`, and"
-        " `--problems bbob-f1-d5,… --batches 5 --budget 100 --noise 0.1 | 0.3 | 1",
+        " `--problems bbob-f1-d5,… --batches 1,5 --budget 100 --noise 0.1 | 0.3 | 1",
         ("optimisers*/optimisers_*.json",),
     ),
     "fronts": (
