@@ -67,7 +67,7 @@ class ThompsonNode(GenerationNode):
             "skip_fit": skip_fit,
             "data": data,
             "fixed_features": fixed_features,
-            # What is pending says nothing of its trial: the acquisition tells them by their number
+            # By which the acquisition tells them from the pending points before them
             "model_gen_options": {Keys.AX_ACQUISITION_KWARGS: {"num_failed": len(failed)}},
         }
         options |= kwargs
