@@ -23,7 +23,6 @@ from scalable_bo.modelling.roughness import is_rough, rough_bands
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.space import Space
 from surrogates import PathwiseGP
-from surrogates.fitting.search import FitWatch
 from surrogates.models.data import data_sets
 from surrogates.models.fresh import EXACT_UP_TO
 from surrogates.rules.data_set import DataSet
@@ -34,9 +33,7 @@ class Belief:
     """The surrogate's posterior of all values so far, in the user's units.
 
     Args:
-        space: of the points.
         sign: 1 where the largest value is best, −1 where the smallest is.
-        model: of the values.
         data: what it was made of.
         quick_mean: maps X (k, d) to the mean (k,) as of the last ask, where there are too many
             values to solve for the mean of all in passing; ``None`` where there are few.
@@ -204,8 +201,7 @@ def believe(
     data: TrainingData,
     factory: SurrogateFactory,
     generator: torch.Generator,
-    watch: FitWatch | None = None,
 ) -> Belief:
     """Return the posterior of plain data of which the largest is best, by a fit to few of them."""
-    fitted = fit_surrogate(factory, data, generator, few=True, watch=watch)
+    fitted = fit_surrogate(factory, data, generator, few=True)
     return Belief(space, 1.0, factory.build(data, fitted), data)

@@ -47,9 +47,6 @@ class SurrogateFactory:
         further: makers of others for few values, by name, each from the default kernel of few as it
             was fitted: ``APART``, of functions in which inputs act apart; ``SMOOTH``, of those that
             are all but polynomials. One is taken where values are likelier by it.
-        solver: as in ``PathwiseGP``.
-        dtype: of the models.
-        device: of the models.
     """
 
     kernel: Kernel
@@ -146,10 +143,8 @@ class SurrogateFactory:
     def load(
         self, data: TrainingData, state: Mapping[str, Tensor], start: Tensor | None
     ) -> PathwiseGP:
-        """Return the model of ``data`` with the state dict of another, by :attr:`kernel`.
-
-        Args:
-            start: weights that its next solve starts from; ``None`` for zeros.
+        """Return the model of ``data`` with the state dict of another, by :attr:`kernel`; its next
+        solve starts from the weights ``start``, or from zeros.
         """
         model = self._unfitted(data, self.modules(few=False))
         model.load_state_dict(state)

@@ -160,5 +160,4 @@ def _fit(
 
 
 def _sample(data: TrainingData, size: int, generator: torch.Generator) -> Tensor:
-    """Return the numbers of at most so many random rows."""
     return torch.randperm(len(data.U), generator=generator, device="cpu")[:size]

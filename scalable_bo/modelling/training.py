@@ -148,10 +148,8 @@ class TrainingData:
         y: (n, 1) standardised values, of which the largest is best.
         noise: (n, 1) known variances in the units of ``y``, or ``None``.
         scale: the units of the values, or of their warp, in one of ``y``.
-        offset: the mean of the same.
         signed: (n,) the values, of which the largest is best.
         warp: the scale that they are standardised on; ``None`` for their own.
-        scale_name: one of ``SCALES``.
         kept: (N,) which of the values told these are, where wild ones were left out.
         log_density: (N,) of values that are left out.
     """
@@ -177,11 +175,8 @@ class TrainingData:
 
     @classmethod
     def of_each(cls, U: Tensor, Y: Tensor, signs: Sequence[float]) -> list[TrainingData]:
-        """Standardise the values Y (n, m) of each outcome, of the points U (n, e) that have it: NaN
-        where one is not known.
-
-        Args:
-            signs: 1 for each outcome of which the largest value is best, −1 for the others.
+        """Standardise the values Y (n, m) of each outcome, of the points U (n, e) that have it, NaN
+        where one is not known; the signs are 1 where the largest value is best, −1 elsewhere.
         """
         data = []
         for values, sign in zip(Y.T, signs, strict=True):

@@ -109,10 +109,8 @@ class Outcomes:
         cls, values: Any, noise: Any, names: Sequence[str], *, ids: Sequence[int] = ()
     ) -> Outcomes:
         """Read values of several outcomes by name: for each point a dict, or values in their order.
-
-        Raises:
-            TypeError: if ``values`` is no sequence.
-            ValueError: for known variances, and as ``Evaluation.of``.
+        Raise TypeError if they are no sequence, ValueError for known variances, and as
+        ``Evaluation.of``.
         """
         if noise is not None:
             raise ValueError("`noise` must be None with several outcomes: it is inferred.")
@@ -128,11 +126,7 @@ class Outcomes:
         return cls(first, torch.full_like(first, math.nan), reasons, numbers[:, 1:])
 
     def explain(self, reasons: Mapping[int, str]) -> Outcomes:
-        """Return the same with other reasons of failures, by position.
-
-        Raises:
-            ValueError: if a value did not fail.
-        """
+        """Return the same with other reasons of failures, by position; no value may have one."""
         for position, reason in reasons.items():
             if position not in self.reasons:
                 told = self.table[position]
@@ -149,10 +143,8 @@ class Outcomes:
         return replace(self, times=torch.cat([told, self.times[:, 1:]], dim=1))
 
     def taking(self, seconds: Any) -> Outcomes:
-        """Return the same with the seconds that each evaluation took, NaN where unknown.
-
-        Raises:
-            TypeError, ValueError: if they are not as many numbers of at least 0.
+        """Return the same with the seconds that each evaluation took, NaN where unknown; raise
+        TypeError or ValueError if they are not as many numbers of at least 0.
         """
         try:
             took = as_float64(seconds)
@@ -188,8 +180,6 @@ class Rows:
         times: (N, 3) when a row was asked for and when it was told, in seconds since 1970, and the
             seconds that its evaluation took; NaN where unknown.
         told: (N,) whether the row has failed or has a value of every outcome; else it is pending.
-        reasons: why an evaluation failed, by row.
-        notes: of the user, by row.
         observed: the rows with a value of every outcome, in the order told.
         next_told: more than the place of any row in the order told.
     """
@@ -209,6 +199,14 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.X)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many rows have a value, failed, and are pending."""
+        return {
+            "num_observations": len(self.observed),
+            "num_failed": len(self.reasons),
+            "num_pending": len(self) - self.num_told,
+        }
 
     def status(self, rows: Sequence[int] | slice = slice(None)) -> np.ndarray:
         """Return whether rows (k,) are "observed", "failed" or "pending"."""
@@ -242,10 +240,10 @@ class Rows:
         """The number of rows with a value or a failure."""
         return len(self.observed) + len(self.reasons)
 
-    @property
-    def noise_is_known(self) -> bool | None:
-        """Whether values come with their variances; ``None`` before the first."""
-        return None if not self.observed else not math.isnan(self.noise[self.observed[0]].item())
+    def knows_noise(self, besides: Collection[int] = ()) -> bool | None:
+        """Return whether values, but for some rows, come with their variances; ``None`` without."""
+        first = next((row for row in self.observed if row not in besides), None)
+        return None if first is None else not math.isnan(self.noise[first].item())
 
     @torch.inference_mode(False)  # or rows could not be written to outside of it
     def append(self, X: Tensor, asks: int | Tensor, asked_at: float = math.nan) -> list[int]:
@@ -294,11 +292,7 @@ class Rows:
         self.record(ids, outcomes)
 
     def require(self, ids: Sequence[int]) -> None:
-        """Require that there are such rows.
-
-        Raises:
-            ValueError: naming those that there are not.
-        """
+        """Require that there are such rows; a ValueError names those that there are not."""
         if unknown := [number for number in ids if not 0 <= number < len(self)]:
             raise ValueError(f"`ids` must have been asked, got unknown {few(unknown)}.")
 
@@ -306,11 +300,8 @@ class Rows:
         self, ids: Sequence[int], outcomes: Outcomes, names: Sequence[str]
     ) -> tuple[list[int], Outcomes]:
         """Return what of these rows and their outcomes has not been told, completed by what has;
-        the rest must be what was told.
-
-        Raises:
-            LateError: if an id was told another value.
-            ValueError: if an id is unknown or repeated, or as ``require_same_noise``.
+        raise LateError if an id was told another value, and ValueError if one is unknown or
+        repeated, or as ``require_same_noise``.
         """
         self.require(ids)
         if repeated := sorted(number for number, count in Counter(ids).items() if count > 1):
@@ -362,14 +353,9 @@ class Rows:
         return value, noise, self.reasons.get(row)
 
     def require_same_noise(self, outcomes: Outcomes, besides: Collection[int] = ()) -> None:
-        """Require variances if those before, but for some rows, are known, else none.
-
-        Raises:
-            ValueError: saying which.
-        """
+        """Require variances if those before, but for some rows, are known, else none."""
         known = ~outcomes.noise[outcomes.values.isfinite()].isnan()
-        first = next((row for row in self.observed if row not in besides), None)
-        before = None if first is None else not math.isnan(self.noise[first].item())
+        before = self.knows_noise(besides)
         if len(known) and before is not None and bool(known[0]) is not before:
             raise ValueError(
                 "`noise` must be given for all values or for none; those told before came"
@@ -403,16 +389,9 @@ def read_told(
     names: Sequence[str] = (),
     seconds: Any = None,
 ) -> tuple[list[int], Outcomes]:
-    """Read what ``Study.tell`` is given: ids, and as many outcomes.
-
-    Raises:
-        TypeError, ValueError: as ``Study.tell``.
-    """
-    outcomes = (
-        Outcomes.several(values, noise, names, ids=ids)
-        if names
-        else Outcomes.of(values, noise, ids=ids)
-    )
+    """Read what ``Study.tell`` is given, ids and as many outcomes; raise what it does."""
+    read = partial(Outcomes.several, names=names) if names else Outcomes.of
+    outcomes = read(values, noise, ids=ids)
     if len(ids) != len(outcomes.values):
         raise ValueError(
             f"`values` must have one entry for each of the {len(ids)} `ids`, got"
@@ -433,10 +412,8 @@ def read_told(
 
 def as_float64(values: Any) -> Tensor:
     """Return numbers of any kind of array as a float64 tensor of this process's own: on whatever
-    device, sparse, of half precision, a part of a graph, or a list of such numbers.
-
-    Raises:
-        AttributeError, TypeError, ValueError, RuntimeError, OverflowError: if they are none.
+    device, sparse, of half precision, a part of a graph, or a list of such numbers; raise one of
+    ``NO_NUMBER`` if they are none.
     """
     if isinstance(values, Tensor):
         if values.is_complex():

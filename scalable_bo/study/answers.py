@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -47,40 +48,27 @@ class Predicted(tuple[Tensor, Tensor]):
         return self
 
 
+@dataclass(eq=False)
 class Answers:
-    """What a study says, for any thread.
-
-    Args:
-        space: of the study.
-        record: what it knows.
-        surrogate: of the last ask.
-        outcome_models: of several outcomes, for nobody else: the next fit depends on the last.
-        asking: held while the surrogate changes.
+    """What a study says, for any thread. Its models of several outcomes are for nobody else, as the
+    next fit depends on the last; ``asking`` is held while the surrogate changes.
     """
 
-    def __init__(
-        self,
-        space: Space,
-        record: StudyRecord,
-        surrogate: KeptSurrogate,
-        outcome_models: OutcomeModels,
-        asking: threading.Lock,
-    ) -> None:
-        self._space = space
-        self._record = record
-        self._surrogate = surrogate
-        self._outcome_models = outcome_models
-        self._asking = asking
-        self._success: Belief | None = None
-        self._kept: tuple[Any, Tensor, Belief] | None = None
-        self._best: tuple[Belief, int] | None = None
+    space: Space
+    record: StudyRecord
+    surrogate: KeptSurrogate
+    outcome_models: OutcomeModels
+    asking: threading.Lock
+    _success: Belief | None = None
+    _kept: tuple[Any, Tensor, Belief] | None = None
+    _best: tuple[Belief, int] | None = None
 
     @property
     def result(self) -> Result:
         """The recommended point, and all data; as ``Study.result``."""
-        with self._record.lock:
-            goal = self._record.goal
-            result = Result.of(self._space, self._record.rows, self._record.maximize, goal)
+        with self.record.lock:
+            goal = self.record.goal
+            result = Result.of(self.space, self.record.rows, self.record.maximize, goal)
         if goal is not None:
             return result
         belief = self._belief(fits=False)
@@ -95,29 +83,29 @@ class Answers:
         else:
             mean, std = belief.predict(point)
             predicted = float(mean), float(std)
-        return result.recommending(self._space, best, predicted)
+        return result.recommending(self.space, best, predicted)
 
     def recommend(self) -> dict[str, Any]:
         """Return the best point of the whole space; as ``Study.recommend``."""
-        with self._record.lock:
-            goal = self._record.goal
+        with self.record.lock:
+            goal = self.record.goal
             if goal is not None:
                 raise ValueError(
                     "A study must have one objective, and no limits on outcomes, for `recommend`,"
                     f" got the outcomes {', '.join(goal.names)}. Take `result`."
                 )
-            rows = self._record.rows
+            rows = self.record.rows
             X, values = rows.X[rows.observed], rows.values[rows.observed]
         best = self._required().best_of_space(X, values)
-        return self._space.to_dicts(best)[0]
+        return self.space.to_dicts(best)[0]
 
     def predict(self, params: Any) -> Predicted:
         """Return means and standard deviations; as ``Study.predict``."""
         single = isinstance(params, Mapping)
-        X = self._space.read(params, observed=True)
+        X = self.space.read(params, observed=True)
         found = [belief.predict(X) for belief in self._required_of_each()]
         mean, std = (torch.stack(parts, dim=1) for parts in zip(*found, strict=True))
-        if self._record.goal is None:
+        if self.record.goal is None:
             mean, std = mean[:, 0], std[:, 0]
         belief = self.success()
         success = None if belief is None else belief.probability(X)
@@ -127,45 +115,44 @@ class Answers:
 
     def importances(self, outcome: str | None) -> dict[str, float]:
         """Return the parameters' shares; as ``Study.importances``."""
-        names = self._record.wanted.names
+        names = self.record.wanted.names
         name = names[0] if outcome is None else checks.one_of("outcome", outcome, names)
         return dict(self._required_of_each()[names.index(name)].importances)
 
     def beliefs(self) -> list[Belief]:
         """Return the posterior of each outcome; none before there are enough values."""
-        if len(self._record.rows.observed) < FEWEST_VALUES:
+        if len(self.record.rows.observed) < FEWEST_VALUES:
             return []
         return self._required_of_each()
 
     def success(self) -> Belief | None:
         """Return the posterior of whether an evaluation succeeds; ``None`` where too few failed."""
-        known = Known(self._space, self._record)
+        known = Known(self.space, self.record)
         data = known.success()
         if data is None:
             return None
         kept = self._success
         same = kept is not None and torch.equal(kept.data.signed, data.signed)
         if kept is None or not (same and torch.equal(kept.data.U, data.U)):
-            models = self._outcome_models
+            models = self.outcome_models
             generator = models.randomness(known.number)
-            self._success = believe(self._space, data, models.factory, generator)
+            self._success = believe(self.space, data, models.factory, generator)
         return self._success
 
     def _required_of_each(self) -> list[Belief]:
-        """Return the posterior of each outcome."""
-        goal = self._record.goal
+        goal = self.record.goal
         if goal is None:
             return [self._required()]
-        known = Known(self._space, self._record)
+        known = Known(self.space, self.record)
         self._require_values(known.num_modelled)
-        models, data, _ = self._outcome_models.of(known)
+        models, data, _ = self.outcome_models.of(known)
         return [
-            Belief(self._space, sign, model, part)
+            Belief(self.space, sign, model, part)
             for sign, model, part in zip(goal.signs, models, data, strict=True)
         ]
 
     def _required(self) -> Belief:
-        self._require_values(len(self._record.rows.observed))
+        self._require_values(len(self.record.rows.observed))
         belief = self._belief(fits=True)
         assert belief is not None  # by so many values
         return belief
@@ -181,11 +168,11 @@ class Answers:
         """Return the posterior of all values by the hyperparameters of the last ask; before one,
         ``None`` or, if it ``fits``, by those of a fit.
         """
-        known = Known(self._space, self._record)
-        surrogate = self._surrogate
+        known = Known(self.space, self.record)
+        surrogate = self.surrogate
         few_enough = known.num_observed <= EXACT_UP_TO  # to ask for a posterior in passing
         if surrogate.model is None:
-            with self._asking:
+            with self.asking:
                 surrogate.restore(known, solves=fits or few_enough)
         fitted = surrogate.fitted
         if fitted is None and not (fits and known.num_observed >= FEWEST_VALUES):
@@ -195,10 +182,10 @@ class Answers:
         if kept is not None and kept[0] is fitted and torch.equal(kept[1], data.signed):
             return kept[2]
         model, data = surrogate.of(data, fitted)
-        (sign,) = self._record.wanted.signs
+        (sign,) = self.record.wanted.signs
         mean = None if few_enough else surrogate.mean_of_last_ask(known)
-        quick = None if mean is None else (lambda X: sign * mean(self._space.normalize(X)))
-        belief = Belief(self._space, sign, model, data, quick)
+        quick = None if mean is None else (lambda X: sign * mean(self.space.normalize(X)))
+        belief = Belief(self.space, sign, model, data, quick)
         self._kept = fitted, data.signed, belief
         return belief
 

@@ -45,11 +45,8 @@ class Proposer:
     seed and k.
 
     Args:
-        space: where.
         seed: of the design and of every ask.
         num_initial: values that the design is to give; half of them are enough for a surrogate.
-        factory: of surrogates.
-        strategy: chooses the points then.
         checkpoints: where they are kept; ``None`` to keep none.
         team: the processes that make batches together; ``None`` for this one alone.
         ask_seconds: that an ask is to take in an infinite space, by one objective and without a
@@ -135,7 +132,6 @@ class Proposer:
         return X, ask, self._report(asked, fitted, models.parts[0], choice)
 
     def _local_models(self, asked: _Asked) -> _Models:
-        """Return the models of values around good points."""
         assert asked.plan is not None  # to be local
         parts = local_parts(
             self._factory,
@@ -150,7 +146,6 @@ class Proposer:
         return _Models(parts, None, lambda choice: None)
 
     def _success(self, asked: _Asked, region: Region | None = None) -> Success | None:
-        """Return the probability that evaluations succeed, as :func:`learn_success`."""
         if (data := asked.known.success()) is None:
             return None
         return learn_success(self._factory, data, asked.generator, asked.watch.deadline, region)
@@ -165,7 +160,6 @@ class Proposer:
         return _Models([part], refit, keep)
 
     def _together(self, asked: _Asked, models: _Models) -> AbstractContextManager[None]:
-        """Return what all processes do a batch in."""
         if asked.team is None:
             return nullcontext()
         (part,) = models.parts
@@ -179,7 +173,6 @@ class Proposer:
         pool: Pool | None,
         left: Tensor | None,
     ) -> _Asked:
-        """Return what is asked of the models, from now on."""
         start = time.perf_counter()
         plan = None
         watch = FitWatch(callback and status_lines(describe_fit, callback))
@@ -212,7 +205,6 @@ class Proposer:
         return asked
 
     def _of_pool(self, pool: Pool, q: int, known: Known) -> Tensor:
-        """Return random points of a pool, in place of those of the design."""
         taken = self._space.normalize(known.unusable)
         if known.num_observed:
             taken = torch.cat([known.data(known.num_observed).U, taken])
@@ -232,7 +224,6 @@ class Proposer:
         return left
 
     def _report(self, asked: _Asked, fitted: float, part: Part, choice: Choice) -> AskReport:
-        """Return what an ask cost that had its models at ``fitted``."""
         solutions = choice.solutions
         errors = [solution.error for solution in solutions if solution.error is not None]
         return AskReport(
@@ -346,13 +337,9 @@ class Proposer:
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """An ask of the models, which began at ``start``; for the rest see ``Proposer``.
-
-    Attributes:
-        left: (c, d) the points of a small finite space that are not taken; ``None`` of another.
-        watch: what the fits tell, and when they end.
-        plan: how it keeps to its time; ``None`` without one.
-        team: of the processes that make the batch together; ``None`` for this one alone.
+    """An ask of the models, which began at ``start``: ``left`` (c, d) are the points of a small
+    finite space that are not taken, by its ``plan`` it keeps to its time, and its ``team`` makes
+    the batch, each ``None`` where there is none; for the rest see ``Proposer``.
     """
 
     q: int
@@ -373,12 +360,8 @@ class _Asked:
 
 @dataclass(frozen=True, eq=False)
 class _Models:
-    """What a batch is chosen by.
-
-    Attributes:
-        parts: of the batch.
-        refitted: whether hyperparameters were, of models that are kept; ``None`` of others.
-        keep: keeps the models, given the choice by them.
+    """The parts of a batch; whether hyperparameters were ``refitted``, ``None`` of models that are
+    not kept; and what keeps the models, given the choice by them.
     """
 
     parts: Sequence[Part]
@@ -387,12 +370,9 @@ class _Models:
 
 
 def num_of_design(q: int, num_initial: int, num_known: int, num_out: int) -> int:
-    """Return how many of q points are of the design: what it lacks of its ``num_initial`` values;
-    all, while fewer than half of them, or than two, are there for a surrogate.
-
-    Args:
-        num_known: values.
-        num_out: values, and points that are being evaluated.
+    """Return how many of q points are of the design: what it lacks of its ``num_initial`` values,
+    where ``num_out`` are known or being evaluated; all, while fewer than half of them, or than two,
+    are known for a surrogate.
     """
     if num_known < min(num_initial, max(FEWEST_VALUES, math.ceil(num_initial / 2))):
         return q

@@ -50,11 +50,8 @@ class Feed:
     Args:
         ask: for q points, as ``Study.ask``; it may call :meth:`go_on` now and then.
         pending: points that wait from the beginning.
-        num_workers: evaluations at the same time.
-        batch: the least that is asked for.
         budget: points that may be asked for.
         begin: starts an ask; in a thread if ``None``.
-        clock: seconds.
     """
 
     def __init__(
@@ -91,10 +88,7 @@ class Feed:
 
     def take(self, num_out: int) -> Mapping[int, dict[str, Any]] | None:
         """Return points for the workers that are free while so many evaluations are out; ``None``
-        when no more will come.
-
-        Raises:
-            Exception: what an ask has raised.
+        when no more will come. Raise what an ask has raised.
         """
         self._collect()
         now = self._clock()

@@ -32,8 +32,6 @@ class Part:
 
     Attributes:
         models: one of each outcome.
-        data: that each model is of.
-        q: points.
         box: (2, e) where they are to lie, if it holds as many; ``None`` for the whole cube.
         success: as in :class:`Request`.
         label: before what is said of the part.
@@ -49,14 +47,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """A batch.
-
-    Attributes:
-        points: (q, e) on the unit cube.
-        solutions: of all paths.
-        request: of the last part.
-        seconds_solve: that the paths took.
-    """
+    """A batch, points (q, e) on the unit cube, and the request of its last part."""
 
     points: Tensor
     solutions: Sequence[Solution]
@@ -84,8 +75,6 @@ def choose_parts(
     Args:
         request_of: makes the request of a part on the whole cube, without its paths, which have
             been drawn when it is called.
-        strategy: answers a request.
-        generator: of the paths.
         shared: whether all processes draw them together.
         callback: receives a line of text whenever a solve or a search has got on.
     """
@@ -155,7 +144,6 @@ def _found(box: Tensor, request: Request, choose: Callable[[Request], Tensor]) -
 
 
 def _labelled(callback: Callable[[str], None], label: str) -> Callable[[str], None]:
-    """Return the callback for lines that it is to get with a label before them."""
     return (lambda line: callback(label + line)) if label else callback
 
 

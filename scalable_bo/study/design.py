@@ -38,14 +38,8 @@ class NotEnoughLeftError(ValueError):
 
 
 class Design:
-    """Points that depend on the seed, on how many were drawn, and on which ones are taken.
-
-    Args:
-        space: where.
-        seed: of the scrambling.
-
-    Attributes:
-        points: all points of a small finite space, in the user's units; ``None`` for other spaces.
+    """Points that depend on the seed, on how many were drawn, and on which ones are taken;
+    ``points`` are all of a small finite space, in the user's units, ``None`` for other spaces.
     """
 
     def __init__(self, space: Space, seed: int) -> None:
@@ -56,10 +50,7 @@ class Design:
 
     def draw(self, q: int, num_drawn: int, taken: set[bytes]) -> tuple[Tensor, int]:
         """Return q points (q, d) in the user's units that are not taken, and how many points have
-        been drawn then.
-
-        Raises:
-            NotEnoughLeftError: if so many are not found.
+        been drawn then; raise NotEnoughLeftError if so many are not found.
         """
         if not q:
             return torch.empty(0, self._space.dim, dtype=torch.float64, device="cpu"), num_drawn

@@ -26,12 +26,8 @@ from surrogates import PathwiseGP, checks
 
 @dataclass(frozen=True)
 class _Limit:
-    """At most 0 where an outcome keeps a limit: Y (..., m) to (...).
-
-    Attributes:
-        column: of the outcome.
-        sign: 1 if the limit is an upper one, −1 if it is a lower one.
-        bound: the limit, standardised.
+    """At most 0 where an outcome keeps a limit: Y (..., m) to (...). The ``sign`` is 1 of an upper
+    limit, −1 of a lower one.
     """
 
     column: int
@@ -54,8 +50,6 @@ def acquisition_goal(
     scalarisation for each path, and the limits.
 
     Args:
-        models: of each outcome.
-        data: that each was made of.
         table: the points U (n, e) and all values (n, m), NaN where one is not known: its model's
             mean takes its place in the front.
     """
@@ -124,10 +118,8 @@ def _completed(
 
 
 def goal_strategy(goal: Goal, strategy: str | Strategy, sampler: Sampler | None) -> Strategy:
-    """Return the strategy of a study: of several objectives none that follows the values of one.
-
-    Raises:
-        ValueError: for the name of one that takes one objective.
+    """Return the strategy of a study; of several objectives, the name of one that follows the
+    values of one is a ValueError.
     """
     if goal.num_objectives > 1 and isinstance(strategy, str):
         checks.one_of("strategy", strategy, ("auto", "thompson", "log-ei"))

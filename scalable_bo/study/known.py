@@ -23,17 +23,11 @@ from scalable_bo.storage.storage import Ask
 class Known:
     """What an ask is based on; values that arrive while it runs wait for the one after.
 
-    Args:
-        space: of the study.
-        record: of the study, as it stands.
-        q: points of the ask.
     Attributes:
-        asks: those before.
         num_observed: n; of several outcomes, the points that have all of them.
         seen: the rows with a value in the order told, n and later ones, and how many changes.
         num_modelled: the values that a surrogate has: of several outcomes, the one with the fewest,
             which may be more than n, by points that wait for others.
-        num_pending: points asked and not told.
         unusable: (p, d) points without a value: pending ones, failed ones and those of the queue.
         queued: (k, d) points of the queue that the ask gives out.
         taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space
@@ -68,7 +62,7 @@ class Known:
         with self._record.lock:
             rows = self._record.rows
             ids = rows.observed[:num_observed]
-            noise = rows.noise[ids] if rows.noise_is_known else None
+            noise = rows.noise[ids] if rows.knows_noise() else None
             U = self._space.normalize(rows.X[ids])
             return TrainingData.of(U, rows.values[ids], noise, self._record.maximize)
 

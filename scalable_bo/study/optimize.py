@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from scalable_bo.evaluation.evaluator import Evaluation, Evaluator, LateError, call, timed
 from scalable_bo.evaluation.executors import by_threads, threads_beside
@@ -19,7 +19,7 @@ from scalable_bo.evaluation.failures import FailureLimit
 from scalable_bo.evaluation.interruption import Interruption
 from scalable_bo.evaluation.progress import RoundProgress, peak_of_process, reset_peak_of_process
 from scalable_bo.space.quoting import quote
-from scalable_bo.storage.points import EachPoint, Point
+from scalable_bo.storage.points import EachPoint
 from scalable_bo.storage.rounds import AskReport, Batch, Round
 from scalable_bo.storage.rows import read_told
 from scalable_bo.study.asynchronous import Feed
@@ -32,37 +32,11 @@ NO_ASK = "no ask in this round"
 logger = logging.getLogger(__name__)
 
 
-class AskAndTell(Protocol):
-    """What the loop needs of a study."""
-
-    @property
-    def outcomes(self) -> tuple[str, ...]: ...
-    @property
-    def num_asks(self) -> int: ...
-    @property
-    def num_evaluated(self) -> int: ...
-    @property
-    def num_observations(self) -> int: ...
-    @property
-    def best_value(self) -> float: ...
-    @property
-    def last_ask(self) -> AskReport: ...
-    @property
-    def stop_requested(self) -> bool: ...
-    def unfinished(self, ids: Collection[int] | None = None) -> Batch: ...
-    def optimizing(self, budget: int) -> AbstractContextManager[None]: ...
-
-    def ask(self, q: int, *, callback: Callable[[str], None] | None = None) -> Batch: ...
-    def points(self, ids: Sequence[int]) -> Sequence[Point]: ...
-    def retry(self, ids: Sequence[int] | None = None) -> Batch: ...
-    def tell(self, ids: Sequence[int], values: Any, *, reasons: Any, seconds: Any) -> None: ...
-
-
 @dataclass(frozen=True, eq=False)
 class Run:
     """One call of ``Study.optimize``, whose arguments have the same names."""
 
-    study: AskAndTell
+    study: Any  # a ``Study``, whose module imports this one
     objective: Callable[..., Any] | Command
     rounds: int
     batch: int
@@ -80,11 +54,7 @@ class Run:
         _check(self)
 
     def __call__(self) -> None:
-        """Run it.
-
-        Raises:
-            KeyboardInterrupt: if that was asked for, once what was running has been told.
-        """
+        """Run it; raise KeyboardInterrupt, if that was asked for, once what ran has been told."""
         with (
             self.study.optimizing(self.rounds * self.batch),
             RoundProgress(self.rounds, enabled=self.progress) as bar,
@@ -190,7 +160,6 @@ class _Loop:
         self._evaluate_again(self._evaluate, "at the end")
 
     def _num_workers(self) -> int:
-        """Return how many evaluations run at the same time."""
         if self._run.asynchronous is not True:
             return int(self._run.asynchronous)
         known = getattr(self.evaluator.executor, "_max_workers", None)
@@ -202,7 +171,6 @@ class _Loop:
         return known
 
     def _evaluate_together(self, points: Batch, what: str) -> None:
-        """Evaluate points in one call, and tell their values."""
         self._bar.status(f"{what}: evaluating {len(points.ids)} points")
         assert not isinstance(self._run.objective, Command)
         values = self._run.objective(points.X)
@@ -262,13 +230,11 @@ class _Loop:
         self._limit.check(told)
 
     def _store(self, part: Sequence[Evaluation]) -> None:
-        """Tell the study of evaluations, all or none."""
         failures = {one.id: one.failure for one in part if one.failure is not None}
         ids, values, seconds = zip(*((one.id, one.told, one.seconds) for one in part), strict=True)
         self._study.tell(ids, values, reasons=failures, seconds=seconds)
 
     def _is_over(self) -> bool:
-        """Return whether nothing more is to be begun."""
         late = time.monotonic() >= self._deadline
         return late or self._study.stop_requested or self._interruption.requested
 
@@ -305,7 +271,6 @@ class _Loop:
                 callback(study, report)
 
     def _show_each(self, ids: Sequence[int]) -> None:
-        """Call back with each of the points, which have been told."""
         callbacks = [one for one in self._run.callbacks if isinstance(one, EachPoint)]
         for point in self._study.points(ids) if callbacks else ():
             for callback in callbacks:

@@ -95,12 +95,8 @@ def predicted_seconds(m: int, q: int, rates: Rates, epochs: float = 8.0) -> floa
 
 @dataclass(frozen=True)
 class Plan:
-    """What an ask is by.
-
-    Attributes:
-        num_rows: m of each region's model; ``None`` for one model of all values.
-        num_regions: how many.
-        reason: in a line.
+    """What an ask is by: models of ``num_rows`` m in regions or, where that is ``None``, one of all
+    values.
     """
 
     num_rows: int | None
@@ -139,10 +135,8 @@ def plan_ask(
 
 def plan_here(factory: SurrogateFactory, U: Tensor, n: int, q: int, seconds: float) -> Plan:
     """Return the plan of an ask for q points among n values by a factory's models, by the rates of
-    this machine as busy as it is.
-
-    Args:
-        U: (k, e) where the values were observed, ``DIRECT_SOLVE_UP_TO`` of them or all.
+    this machine as busy as it is; U (k, e) is where the values were observed,
+    ``DIRECT_SOLVE_UP_TO`` of them or all.
     """
     X = U[:DIRECT_SOLVE_UP_TO].to(factory.device, factory.dtype)
     return plan_ask(n, q, seconds, measure_rates(deepcopy(factory.kernel).to(X), X, q))
@@ -224,13 +218,8 @@ def local_parts(
     watch: FitWatch,
     success: Callable[[Region], Success | None] = lambda region: None,
 ) -> list[Part]:
-    """Return a part of a batch of q points for each region of ``plan``, by models with the same
-    hyperparameters.
-
-    Args:
-        strategy: what the models are to be for.
-        told: all values.
-        success: tells of a region what :class:`Part` has.
+    """Return a part of a batch of q points for each region of ``plan``, by models for a strategy
+    with the same hyperparameters; ``success`` tells of a region what :class:`Part` has.
     """
     assert plan.num_rows is not None
     regions = find_regions(told.U, told.signed, plan.num_rows, plan.num_regions)
@@ -266,7 +255,6 @@ def learn_success(
         data: where they succeeded and failed; ``None`` where too few failed.
         generator: of the ask, from which nothing is drawn: failures change nothing else that is
             random.
-        deadline: of the fit.
     """
     if data is not None and region is not None:
         data = data.part(region.nearest(data.U))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 import torch
@@ -29,7 +30,6 @@ class Prediction:
         num_rows: at the last ask.
         peak_bytes: of the process, at the last ask.
         free_bytes: of the machine now, and what the process has already.
-        seconds_last_ask: of the last one.
         seconds_asks: of all asks, without the objective.
     """
 
@@ -58,15 +58,10 @@ def predict(
     free = psutil.virtual_memory().available
     sizes = [num_rows + number * batch for number in range(rounds)]
     fit, solve, search = _rehearse(space, dtype)
+    growths = [max(1.0, n / REHEARSED_ROWS) for n in sizes]
     seconds = [
-        (
-            fit
-            + solve * batch * max(1.0, n / REHEARSED_ROWS) ** 2
-            + search * batch * max(1.0, n / REHEARSED_ROWS)
-            if n >= num_initial
-            else 0.0
-        )
-        for n in sizes
+        fit + solve * batch * growth**2 + search * batch * growth if n >= num_initial else 0.0
+        for n, growth in zip(sizes, growths, strict=True)
     ]
     last = sizes[-1] if sizes else num_rows
     rows_bytes = 8 * last * (space.dim + space.encoded_dim)
@@ -103,16 +98,11 @@ def _rehearse(space: Space, dtype: torch.dtype, q: int = 10) -> tuple[float, flo
     parameters of ``space``, constraints and limits of their number aside.
     """
     generator = torch.Generator().manual_seed(0)
-    X = torch.rand(
-        REHEARSED_ROWS, space.encoded_dim, dtype=torch.float64, generator=generator, device="cpu"
-    )
+    drawn: Any = {"dtype": torch.float64, "generator": generator, "device": "cpu"}
+    X = torch.rand(REHEARSED_ROWS, space.encoded_dim, **drawn)
     study = Study(space.cube, maximize=True, dtype=dtype)
-    study.add_data(
-        X,
-        (X - 0.4).square().sum(1)
-        + 0.01
-        * torch.randn(REHEARSED_ROWS, dtype=torch.float64, generator=generator, device="cpu"),
-    )
+    noise = 0.01 * torch.randn(REHEARSED_ROWS, **drawn)
+    study.add_data(X, (X - 0.4).square().sum(1) + noise)
     start = time.perf_counter()
     study.ask(q)
     report = study.last_ask

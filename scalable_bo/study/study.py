@@ -895,7 +895,6 @@ class Study:
 
     @property
     def _answers(self) -> Answers:
-        """Answers by all values so far."""
         record = self._now
         answers = self._kept_answers
         if answers is None:
@@ -922,7 +921,6 @@ def _storage(
 
 
 def _usual_strategy(storage: Storage, sampler: Sampler | None) -> str:
-    """Return the name of the strategy of a study that none is given for."""
     try:
         stored = storage.load_settings()
     except BaseException:

@@ -34,8 +34,6 @@ class KeptSurrogate:
     """The surrogate of the last ask.
 
     Attributes:
-        factory: of models.
-        randomness: returns that of an ask, by its number.
         is_for_few: whether the model of an ask is the one for few points and values, by the numbers
             of both.
         checkpoints: where they are kept; ``None`` to keep none.
@@ -101,12 +99,8 @@ class KeptSurrogate:
     def keep(
         self, number: int, model: PathwiseGP, data: TrainingData, few: bool, choice: Choice
     ) -> None:
-        """Keep the surrogate of an ask for the next one, and its checkpoint where such are kept.
-
-        Args:
-            number: of the ask.
-            data: as the model has them.
-            choice: by the model, whose mean weights are where the next solve starts.
+        """Keep the surrogate of an ask for the next one, whose solve starts from the mean weights
+        of the ``choice`` by it, and its checkpoint where such are kept.
         """
         self.checkpoint = self.factory.checkpoint(
             number, model, choice.mean_weights, few=few, scale_name=data.scale_name
@@ -190,10 +184,6 @@ class KeptSurrogate:
 class OutcomeModels:
     """A model of each outcome, all of them refitted together whenever the values have grown. They
     are made again from the values after a restart.
-
-    Attributes:
-        factory: of models.
-        randomness: returns that of an ask, by its number.
     """
 
     factory: SurrogateFactory

@@ -30,11 +30,8 @@ STATE = "state."  # before the names of a model's state in a job
 
 
 class Team:
-    """All processes of ``torch.distributed``; each makes one, at the same time.
-
-    Attributes:
-        size: how many there are.
-        is_first: whether this one has the study.
+    """All processes of ``torch.distributed``, so many as its ``size``; each makes one, at the same
+    time, and the first has the study.
     """
 
     def __init__(self) -> None:
@@ -51,11 +48,7 @@ class Team:
         return found.decode()
 
     def require_waiting(self) -> None:
-        """Require that the others wait for a job.
-
-        Raises:
-            ConnectionError: if they do not.
-        """
+        """Require that the others wait for a job; raise ConnectionError if they do not."""
         if self._why_lost:
             raise ConnectionError(
                 f"The other processes cannot help with a batch, since {self._why_lost}. Start all"
@@ -64,11 +57,8 @@ class Team:
 
     @contextmanager
     def working(self, job: dict[str, Tensor]) -> Iterator[None]:
-        """Send a job to the others; what follows is done by all. After an error they
-        are not sent another one: they may be anywhere.
-
-        Raises:
-            ConnectionError: if another process is lost, or was left by an error.
+        """Send a job to the others; what follows is done by all. After an error they are not sent
+        another one, as they may be anywhere; raise ConnectionError then, or if one is lost.
         """
         self.require_waiting()
         tensors = {name: part.detach().cpu().clone().contiguous() for name, part in job.items()}
