@@ -199,7 +199,6 @@ def correct(
 
 
 def _read_values(texts: list[str], outcomes: Sequence[str]) -> Any:
-    """Return a value, or one by the name of each outcome, from the words of a command."""
     found = {}
     for text in texts:
         name, equals, number = text.rpartition("=")
@@ -431,9 +430,7 @@ def _read_status(place: Place) -> dict[str, Any]:
         "seed": int(snapshot.settings["seed"]),
         "num_asks": len(snapshot.asks),
         "num_rows": len(rows),
-        "num_observations": len(rows.observed),
-        "num_failed": len(rows.reasons),
-        "num_pending": len(rows) - rows.num_told,
+        **rows.counts(),
         "partial": rows.partial(goal.names),
         "num_added": sum(source.num_rows for source in snapshot.sources),
     } | _found(found)

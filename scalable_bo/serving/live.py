@@ -34,11 +34,8 @@ Kept = TypeVar("Kept")
 
 
 class _Cached(Generic[Kept]):
-    """Computes something again when it is asked for and the last is too old; for any thread.
-
-    Args:
-        compute: returns it.
-        share: of the time, at most, for computing: what has been computed is kept for the rest.
+    """Computes something again when it is asked for and the last is too old, for at most a
+    ``share`` of the time; for any thread.
     """
 
     def __init__(self, compute: Callable[[], Kept], share: float = 0.1) -> None:
@@ -59,18 +56,15 @@ class _Cached(Generic[Kept]):
 
 
 class LiveView:
-    """Looks at the study of a desk, without waiting for asks that run.
-
-    Args:
-        desk: whose study and workers are shown.
-    """
+    """Looks at a desk's study and workers, without waiting for asks that run."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._snapshot = _Cached(lambda: desk.study.snapshot(wait=False))
         self._charts = _Cached(lambda: _charts(self._snapshot.get()))
         self._frame = _Cached(lambda: _frame(self._snapshot.get()))
-        self._model = _Cached(self._find_model)
+        # Returns the charts of the surrogate: slices, and what parameters matter
+        self.model = _Cached(self._find_model).get
 
     def live(self) -> dict[str, Any]:
         """Return the numbers of rows, the charts of what was told, and who works."""
@@ -96,10 +90,6 @@ class LiveView:
             "trouble": desk.trouble,
         }
 
-    def model(self) -> dict[str, Any]:
-        """Return the charts of the surrogate: slices, and what parameters matter."""
-        return self._model.get()
-
     def rows(self, search: str, sort: str, down: bool, offset: int, limit: int) -> dict[str, Any]:
         """Return some rows of those that a search finds.
 
@@ -107,9 +97,6 @@ class LiveView:
             search: words, all of which hold: ``x<0.5`` and likewise for a column of numbers,
                 ``kind=a`` for a text, and others occur in a text of the row or are its id.
             sort: a column to sort by; by id if empty.
-            down: the largest first.
-            offset: rows to leave out.
-            limit: rows to return.
         Raises:
             ValueError: if there is no such column, or a comparison is with no number.
         """
@@ -157,13 +144,7 @@ class LiveView:
 
 def numbers_of(snapshot: Snapshot) -> dict[str, int]:
     """Return how many points were told, failed, are pending, and how many asks there were."""
-    rows = snapshot.rows
-    return {
-        "num_observations": len(rows.observed),
-        "num_failed": len(rows.reasons),
-        "num_pending": len(rows) - rows.num_told,
-        "num_asks": len(snapshot.asks),
-    }
+    return snapshot.rows.counts() | {"num_asks": len(snapshot.asks)}
 
 
 def _charts(snapshot: Snapshot) -> dict[str, Any]:
@@ -222,12 +203,10 @@ def _lines(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _frame(snapshot: Snapshot) -> pd.DataFrame:
-    """Return all rows, with their ids as a column whose name no parameter has."""
     return to_frame(snapshot.space, snapshot.rows, snapshot.goal).reset_index()
 
 
 def _holds(frame: pd.DataFrame, word: str) -> np.ndarray:
-    """Return of which rows (n,) a word of a search holds."""
     match = COMPARISON.fullmatch(word)
     if match is not None and match[1] in frame.columns:
         return _compares(frame, *match.groups())

@@ -82,6 +82,6 @@ def _read(cell: Any, formula: Any) -> Any:
         )
     if value is None or cell.data_type == "e":
         return ""
-    return (
-        CODE.sub(lambda found: chr(int(found[1], 16)), value) if isinstance(value, str) else value
-    )
+    if isinstance(value, str):
+        return CODE.sub(lambda found: chr(int(found[1], 16)), value)
+    return value

@@ -64,11 +64,7 @@ def table_names(connection: sqlite3.Connection) -> list[str]:
 
 
 def read_tables(connection: sqlite3.Connection, version: int) -> dict[str, list[Row]]:
-    """Return the rows of all tables, in order.
-
-    Raises:
-        ValueError, sqlite3.Error: if one is missing or has changed.
-    """
+    """Return the rows of all tables, in order; raise ValueError or sqlite3.Error if not whole."""
     found = {name: _read_table(connection, name, version) for name in table_names(connection)}
     if not {"settings", "asks", "sources", "points"} <= set(found):
         raise ValueError("tables are missing")
@@ -85,20 +81,14 @@ def read_tables(connection: sqlite3.Connection, version: int) -> dict[str, list[
 
 
 def read_settings(rows: Sequence[Row], version: int) -> dict[str, Any]:
-    """Return the settings of a study.
-
-    Raises:
-        ValueError: as ``read_texts``.
-    """
+    """Return the settings of a study; raise ValueError as ``read_texts``."""
     settings = {row["name"]: row["value"] for row in rows}
     return settings if version >= FIRST_OF_JSON else read_texts(settings)
 
 
 def read_contents(found: Mapping[str, Sequence[Row]], dim: int) -> Contents:
-    """Return the contents of a study of ``dim`` parameters.
-
-    Raises:
-        ValueError, LookupError, TypeError: if they do not fit together.
+    """Return the contents of a study of ``dim`` parameters; raise ValueError, LookupError or
+    TypeError if they do not fit together.
     """
     contents = Contents(
         _read_rows(found["points"], dim),
@@ -117,7 +107,6 @@ def read_contents(found: Mapping[str, Sequence[Row]], dim: int) -> Contents:
 
 
 def _read_table(connection: sqlite3.Connection, table: str, version: int) -> list[Row]:
-    """Return the rows of a table, in order."""
     listed = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
     names = [name for (name,) in connection.execute(listed, (table,))]
     query = f"SELECT {', '.join(names)} FROM {table} ORDER BY rowid"
@@ -175,10 +164,8 @@ def _as_bool(number: int | None) -> bool | None:
 
 
 def read_texts(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings that the texts describe; of constraints, the texts.
-
-    Raises:
-        ValueError: if a parameter cannot be read.
+    """Return the settings that the texts describe, of constraints the texts; raise ValueError if a
+    parameter cannot be read.
     """
     params: dict[str, Any] = {}
     constraints: list[dict[str, Any]] = []
@@ -210,7 +197,6 @@ def _read(setting: str, text: str) -> Any:
 
 
 def _evaluate(node: ast.AST) -> Any:
-    """Return the value that an expression stands for."""
     if isinstance(node, ast.Tuple):
         return tuple(_evaluate(element) for element in node.elts)
     # A number or string of NumPy, as np.float64(0.5)

@@ -24,11 +24,7 @@ LONGEST_TEXT = 1000  # bytes
 
 
 def num_bytes(path: Path, wanted: set[str]) -> int:
-    """Return what the wanted columns take in memory, as the file tells.
-
-    Raises:
-        ArrowException: if it is no Parquet file.
-    """
+    """Return what the wanted columns take in memory; raise ArrowException if it is no Parquet."""
     with pq.ParquetFile(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
@@ -42,11 +38,7 @@ def num_bytes(path: Path, wanted: set[str]) -> int:
 
 
 def num_rows(path: Path) -> int:
-    """Return how many rows the file has.
-
-    Raises:
-        ArrowException: if it is no Parquet file.
-    """
+    """Return how many rows the file has; raise ArrowException if it is no Parquet file."""
     return int(pq.read_metadata(path).num_rows)
 
 

@@ -31,7 +31,6 @@ class History:
     Attributes:
         name: of the file, or of the content if there is none.
         X: (n, d) in the user's units.
-        outcomes: n of them.
         content: all points and outcomes that there were, also of rows that say nothing.
         kept: the rows of the content that these are.
         first_row: what errors call the first row of the content.

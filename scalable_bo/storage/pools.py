@@ -28,15 +28,12 @@ class Pool:
     user's units with their rows in the last column. What breaks a constraint is left out.
 
     Args:
-        space: of the points.
         source: the path of a Parquet or CSV file or a DataFrame with a column for each parameter;
             points (c, d) in the user's units; dicts; or an iterable of such parts.
-        rows_at_once: rows of a part of a table.
         dicts_at_once: dicts of a part where an iterable gives them one by one.
 
     Attributes:
         num_rows: of the source; ``None`` where only reading it tells.
-        num_read: rows that have been read.
         num_infeasible: how many of them break a constraint of the space.
         points: (q, d), what was taken of it, in the user's units.
         rows: where these stand in the source.
@@ -67,11 +64,8 @@ class Pool:
             yield self.space.normalize(labels[:, :-1]), labels
 
     def require(self, q: int) -> None:
-        """Require q feasible rows; read no more than it takes to know.
-
-        Raises:
-            TooFewPoints: if there are fewer.
-            FileNotFoundError, TypeError, ValueError: of a part that is none.
+        """Require q feasible rows, reading no more than it takes to know, or raise TooFewPoints;
+        and FileNotFoundError, TypeError or ValueError of a part that is none.
         """
         num_rows = self.num_rows
         if num_rows is None or num_rows >= q:
@@ -126,15 +120,9 @@ class Pool:
 
 
 def _parts(source: Any, most: int, levels: int = 3, whole: Any = None) -> Iterator[Any]:
-    """Yield what a source consists of: paths, DataFrames, arrays, tensors and lists of dicts.
-
-    Args:
-        most: dicts of a list of those that come one by one.
-        levels: of iterables that it may be, such as a list of readers that yield lists of dicts.
-        whole: the innermost iterable around it.
-
-    Raises:
-        TypeError: for anything else.
+    """Yield what a source consists of: paths, DataFrames, arrays, tensors and lists of at most so
+    many dicts; raise TypeError for anything else. It may have so many levels of iterables, such as
+    a list of readers that yield lists of dicts, inside of one that is ``whole``.
     """
     is_path = isinstance(source, str | os.PathLike) and levels > 1
     if is_path or is_frame(source) or isinstance(source, Tensor | np.ndarray):

@@ -32,14 +32,11 @@ class StudyRecord:
 
     Args:
         storage: new, or of a study with the same settings; closed if it is of another.
-        settings: what the study is made with.
-        names: of the parameters that vary.
     Attributes:
         goal: what is wanted of several outcomes; ``None`` for one objective alone.
         maximize: whether larger values are better, of the first of several objectives.
         wanted: the goal, also of one objective alone.
         lock: to hold while more than one thing is read.
-        contents: what is known.
         num_replaced: how often outcomes have been replaced, here or by others.
     Raises:
         ValueError: if the storage is of a study with other settings.
@@ -93,11 +90,7 @@ class StudyRecord:
                 pass
 
     def copy_to(self, storage: CopyingStorage) -> None:
-        """Copy all that is known to a storage, and the checkpoints of the surrogate.
-
-        Raises:
-            ValueError: if the storage has a study.
-        """
+        """Copy all that is known, and checkpoints, to a storage; raise ValueError if it is used."""
         self.refresh()
         with self.lock:
             if storage.load_settings() is not None:
@@ -164,10 +157,8 @@ class StudyRecord:
     ) -> list[int]:
         """Add an ask, its points (q, d), the first of which leave the queue, and what it cost;
         return their ids. Of the observed rows that it has ``seen``, those changed after the changes
-        that it has do not count.
-
-        Raises:
-            OSError: if another process has asked meanwhile, since the database lost the lock.
+        that it has do not count. Raise OSError if another process has asked meanwhile, since the
+        database lost the lock.
         """
         with self._changing():
             if ask.number <= len(self.asks):
@@ -184,11 +175,8 @@ class StudyRecord:
         return list(range(first, first + len(X)))
 
     def tell(self, ids: Sequence[int], outcomes: Outcomes) -> None:
-        """Give pending rows their outcomes; what was told before is left out. Rows stay pending
-        until all of their outcomes are known.
-
-        Raises:
-            ValueError: as ``Rows.untold``.
+        """Give pending rows their outcomes, but for what was told before; raise ValueError as
+        ``Rows.untold``. Rows stay pending until all of their outcomes are known.
         """
         with self._changing():
             self._tell(ids, outcomes.told_at(time.time()))
@@ -199,11 +187,7 @@ class StudyRecord:
             self._write("add_outcomes", new, outcomes, self.rows.next_told)
 
     def add_history(self, history: History) -> None:
-        """Add data, but for what has been added before.
-
-        Raises:
-            ValueError: as ``History.added_since`` and ``Rows.require_same_noise``.
-        """
+        """Add data, but for those added before; raise ValueError if other data have their name."""
         with self._changing():
             names = [*self._names, *self.wanted.names]
             new, completed = history.added_since(self.contents, names)
@@ -218,22 +202,14 @@ class StudyRecord:
                 self._write("add_source", source, X, outcomes, self.rows.next_told)
 
     def note(self, id: int, text: str) -> None:
-        """Note a text of a row, in place of what was noted before.
-
-        Raises:
-            ValueError: if there is no such row.
-        """
+        """Note a text of a row, in place of the one before; raise ValueError if there is no row."""
         with self._changing():
             self.rows.require([id])
             if self.rows.notes.get(id, "") != text:
                 self._write("set_note", id, text)
 
     def retry(self, ids: Sequence[int] | None) -> None:
-        """Make rows that failed pending again; ``None`` for all.
-
-        Raises:
-            ValueError: if a row did not fail.
-        """
+        """Make rows that failed pending again, or all; raise ValueError if one did not fail."""
         with self._changing():
             failed = self.rows.reasons
             chosen = sorted(failed) if ids is None else list(dict.fromkeys(ids))
@@ -304,7 +280,6 @@ class StudyRecord:
             self._is_torn = False
 
     def _write(self, name: str, *arguments: Any) -> None:
-        """Call a method of the storage and then of the contents."""
         self.storage.require_writable()
         self._is_torn = True
         for target in (self.storage, self.contents):
@@ -353,11 +328,7 @@ def describe_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def require_same_settings(name: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Require that a study is opened with what it was made with.
-
-    Raises:
-        ValueError: with a line for each setting that is not the same.
-    """
+    """Require that a study is opened with what it was made with; or say what differs."""
     before = describe_settings(stored)
     now = describe_settings(given)
     both = zip(stored["space"]["constraints"], given["space"]["constraints"], strict=False)
@@ -381,10 +352,8 @@ def read_space(
     name: str, tables: Mapping[str, Any], functions: Sequence[CallableConstraint]
 ) -> Space:
     """Return the space of a stored study, whose constraints have their functions by name, those of
-    one name in their order.
-
-    Raises:
-        ValueError: if a function is missing, or an older version kept a constraint as text alone.
+    one name in their order; raise ValueError if a function is missing, or an older version kept a
+    constraint as text alone.
     """
     by_name: dict[str, list[CallableConstraint]] = {}
     for function in functions:

@@ -241,14 +241,10 @@ class Result:
             best |= least.params
         elif self.front:
             best = {"points on the front": len(self.front), "hypervolume": self.hypervolume}
-        return shown.html_table(
-            "Result",
-            best
-            | ({} if math.isnan(self.predicted_value) else {"predicted": self.predicted_value})
-            | self.best_params
-            | {"values": self.num_observations}
-            | {"failed": self.num_failed, "pending": self.num_pending},
-        )
+        best |= {} if math.isnan(self.predicted_value) else {"predicted": self.predicted_value}
+        counts = {"values": self.num_observations, "failed": self.num_failed}
+        rows = best | self.best_params | counts | {"pending": self.num_pending}
+        return shown.html_table("Result", rows)
 
 
 @dataclass(frozen=True)
@@ -292,13 +288,9 @@ class Round:
             missed = " (not solved)" if self.ask.converged is False else ""
             parts.append(f"solve {self.ask.seconds_solve:.1f} s to {self.ask.reached}{missed}")
             parts.append(f"search {self.ask.seconds_acquisition:.1f} s")
-        return ", ".join(
-            [
-                *parts,
-                f"objective {self.seconds_objective:.1f} s",
-                f"memory {self.peak_bytes / 2**30:.1f} GiB",
-            ]
-        )
+        parts.append(f"objective {self.seconds_objective:.1f} s")
+        parts.append(f"memory {self.peak_bytes / 2**30:.1f} GiB")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)

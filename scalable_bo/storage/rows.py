@@ -126,7 +126,7 @@ class Outcomes:
         return cls(first, torch.full_like(first, math.nan), reasons, numbers[:, 1:])
 
     def explain(self, reasons: Mapping[int, str]) -> Outcomes:
-        """Return the same with other reasons of failures, by position; no value may have one."""
+        """Return the same with other reasons, by position; raise ValueError where none failed."""
         for position, reason in reasons.items():
             if position not in self.reasons:
                 told = self.table[position]

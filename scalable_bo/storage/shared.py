@@ -135,16 +135,13 @@ class SQLStorage(LoggedStorage):
 
     @property
     def name(self) -> str:
-        """What errors call the study."""
         return f"The study {self._study!r} in {self._url}"
 
     @property
     def checkpoints(self) -> CheckpointTable:
-        """The rows of the surrogate's checkpoints."""
         return CheckpointTable(self)
 
     def load_settings(self) -> dict[str, Any] | None:
-        """Read what the study was made with."""
         with self._transaction() as connection:
             text = connection.scalar(
                 sa.select(_STUDIES.c.settings).where(_STUDIES.c.name == self._study)
@@ -152,7 +149,6 @@ class SQLStorage(LoggedStorage):
         return None if text is None else json.loads(text)
 
     def save_settings(self, settings: Mapping[str, Any]) -> None:
-        """Store what the study is made with."""
         with self._transaction() as connection:
             connection.execute(
                 sa.update(_STUDIES)
@@ -167,11 +163,7 @@ class SQLStorage(LoggedStorage):
             self._insert(connection, self._seen + 1, Write("adopt", (contents,)))
 
     def load(self, dim: int) -> Contents:
-        """Read all that is stored, of ``dim`` parameters.
-
-        Raises:
-            RuntimeError: if a write is damaged or missing.
-        """
+        """Read all that is stored; raise RuntimeError if a write is damaged or missing."""
         with self._transaction(first=0):
             writes, self._unread = self._unread, []
             contents = replay(writes, dim)
@@ -247,9 +239,7 @@ class SQLStorage(LoggedStorage):
     def add_ask(
         self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
     ) -> None:
-        """Do what ``Storage`` says, and keep the points for this process; they are of the budget,
-        if there is one.
-        """
+        """Keep the points for this process, too; they are of the budget, if there is one."""
         with self._transaction() as connection:
             super().add_ask(ask, cost, first_id, X, num_queued)
             if self._num_optimizing:
@@ -259,7 +249,7 @@ class SQLStorage(LoggedStorage):
             self._hold(connection, range(first_id, first_id + len(X)), what)
 
     def remove_outcomes(self, ids: Sequence[int]) -> None:
-        """Do what ``Storage`` says, and leave the points to whoever evaluates them first."""
+        """Leave the points to whoever evaluates them first."""
         with self._transaction() as connection:
             super().remove_outcomes(ids)
             connection.execute(sa.delete(_CLAIMS).where(self._claims(ids)))
@@ -289,7 +279,6 @@ class SQLStorage(LoggedStorage):
             self._engine.dispose()
 
     def _lock(self, name: str) -> _FileLock | _AdvisoryLock:
-        """Return a lock of the study by a name."""
         key = hashlib.sha256(json.dumps([name, self._study]).encode()).digest()[:8]
         if self._engine.dialect.name == "sqlite":
             file = os.path.realpath(str(self._engine.url.database))  # of a link, the one behind it
@@ -328,10 +317,8 @@ class SQLStorage(LoggedStorage):
     @contextmanager
     def _transaction(self, first: int | None = None) -> Iterator[Connection]:
         """Hold the study in a transaction, or go on with the one under way, having read what has
-        been written. After an error in it, a study loads all again.
-
-        Args:
-            first: how many writes to pass over; ``None`` for those that have been read.
+        been written since the ``first`` writes, or those that have been read. After an error in it,
+        a study loads all again.
         """
         if self._connection is not None:
             yield self._connection
@@ -349,7 +336,6 @@ class SQLStorage(LoggedStorage):
             self._connection = None
 
     def _follow(self, connection: Connection) -> None:
-        """Read what has been written since."""
         rows = connection.execute(
             sa.select(_WRITES.c.number, _WRITES.c.content, _WRITES.c.digest)
             .where((_WRITES.c.study == self._study) & (_WRITES.c.number > self._seen))
@@ -395,7 +381,6 @@ class SQLStorage(LoggedStorage):
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
-        """Report errors of the database."""
         try:
             yield
         except DBAPIError as error:
@@ -407,20 +392,18 @@ class SQLStorage(LoggedStorage):
 
 
 class CheckpointTable:
-    """Checkpoints as the rows of a table, written beside the transactions of a study."""
+    """``Checkpoints`` as the rows of a table, written beside the transactions of a study."""
 
     def __init__(self, storage: SQLStorage) -> None:
         self._storage = storage
         self._study = storage._study
 
     def numbers(self) -> list[int]:
-        """Return the numbers of all, the newest first."""
         found = sa.select(_CHECKPOINTS.c.ask).where(_CHECKPOINTS.c.study == self._study)
         with self._begun() as connection:
             return list(connection.scalars(found.order_by(_CHECKPOINTS.c.ask.desc())))
 
     def read(self, number: int) -> bytes:
-        """Return one of them."""
         with self._begun() as connection:
             content = connection.scalar(sa.select(_CHECKPOINTS.c.content).where(self._is(number)))
         if content is None:
@@ -428,19 +411,16 @@ class CheckpointTable:
         return bytes(content)
 
     def write(self, number: int, content: bytes) -> None:
-        """Keep one, complete or not at all."""
         with self._begun() as connection:
             connection.execute(sa.delete(_CHECKPOINTS).where(self._is(number)))
             new = {"study": self._study, "ask": number, "content": content}
             connection.execute(sa.insert(_CHECKPOINTS), new)
 
     def remove(self, number: int) -> None:
-        """Remove one; there may be none."""
         with self._begun() as connection:
             connection.execute(sa.delete(_CHECKPOINTS).where(self._is(number)))
 
     def describe(self, number: int) -> str:
-        """Return what warnings call one of them."""
         return f"of ask {number} of the study {self._study!r} in {self._storage._url}"
 
     def _is(self, number: int) -> sa.ColumnElement[bool]:
@@ -468,7 +448,6 @@ class _FileLock:
         return True
 
     def share(self) -> None:
-        """Hold the lock beside others that share it."""
         fcntl.flock(self._file, fcntl.LOCK_SH)
 
     def close(self) -> None:
@@ -491,8 +470,7 @@ class _AdvisoryLock:
         return True
 
     def share(self) -> None:
-        held = sa.select(sa.func.pg_advisory_lock_shared(self._key))
-        self._connection.execute(held)
+        self._connection.execute(sa.select(sa.func.pg_advisory_lock_shared(self._key)))
         self._connection.execute(sa.select(sa.func.pg_advisory_unlock(self._key)))
 
     def close(self) -> None:

@@ -48,10 +48,8 @@ def make_sheet(space: Space, ids: Sequence[int], X: Tensor, names: Sequence[str]
 
 
 def read_sheet(path: Path) -> pd.DataFrame:
-    """Return the cells of a sheet; those of a CSV file as texts, whatever separates them.
-
-    Raises:
-        ValueError: if it is another kind of file, or cannot be read.
+    """Return the cells of a sheet, those of a CSV file as texts, whatever separates them; raise
+    ValueError if it is another kind of file, or cannot be read.
     """
     kind = path.suffix.lower()
     if kind not in SUFFIXES:
@@ -97,13 +95,8 @@ class Filled:
         frame: a row for each point, which its column or index ``id`` names; columns of parameters
             must hold what was asked for.
         X: (n, d), the points of all ids.
-        names: of the outcomes.
     Attributes:
-        ids: of the points.
         values: outcomes by name, those of each point.
-        noise: known variances.
-        reasons: why evaluations failed, by id.
-        notes: on points, by id.
     Raises:
         ValueError: with each problem, by row and column as a spreadsheet counts them.
     """
@@ -145,7 +138,6 @@ class Filled:
                     yield f"the column `{column}` is no outcome.{nearest(column, missing)}"
 
     def _read(self, row: int) -> None:
-        """Add what a row says."""
         cells = self._frame.iloc[row].to_dict()
         values = {n: self._number(row, n, cells[n]) for n in self._names if n in cells}
         told = {name: value for name, value in values.items() if not math.isnan(value)}

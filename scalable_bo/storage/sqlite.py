@@ -121,11 +121,8 @@ class SQLiteStorage(LoggedStorage):
 
     @classmethod
     def copy_of(cls, folder: Path) -> Self:
-        """Return a copy in memory of what is stored at this moment; others may go on writing.
-
-        Raises:
-            ValueError: if the folder holds no study.
-            RuntimeError: if the database is damaged or of a newer version.
+        """Return a copy in memory of what is stored at this moment; others may go on writing. Raise
+        ValueError without a study, RuntimeError if the database is damaged or of a newer version.
         """
         require_database(folder)
         self = cls.__new__(cls)
@@ -142,12 +139,10 @@ class SQLiteStorage(LoggedStorage):
 
     @property
     def name(self) -> str:
-        """What errors call the study."""
         return f"The study in {self.folder}"
 
     @property
     def checkpoints(self) -> CheckpointFolder:
-        """The folder of the surrogate's checkpoints."""
         return CheckpointFolder(self.folder / "checkpoints")
 
     def close(self) -> None:
@@ -166,7 +161,6 @@ class SQLiteStorage(LoggedStorage):
             )
 
     def load_settings(self) -> dict[str, Any] | None:
-        """Read what the study was made with, in the order given."""
         return None if self._settings is None else json.loads(self._settings)
 
     def save_settings(self, settings: Mapping[str, Any]) -> None:
@@ -184,7 +178,6 @@ class SQLiteStorage(LoggedStorage):
         self._held.is_backed_up = False
 
     def load(self, dim: int) -> Contents:
-        """Read all that is stored, of ``dim`` parameters."""
         with reading(self.folder):
             writes = self._unread or self._held.read_writes(self._connection)
         self._unread = []
@@ -287,7 +280,9 @@ class SQLiteStorage(LoggedStorage):
         with writing(self.folder, self._connection) as connection:
             append(connection, [content])
         self._held.length.count(name, content)
-        self._held.back_up_at_times()
+        self._held.is_backed_up = False
+        if time.monotonic() > self._held.next_backup:
+            self._held.back_up()
 
     @property
     def _connection(self) -> sqlite3.Connection:
@@ -303,26 +298,22 @@ def _beginning(settings: Mapping[str, Any], contents: Contents) -> list[Write]:
 
 
 class CheckpointFolder:
-    """Checkpoints as the files of a folder, which is made at need."""
+    """``Checkpoints`` as the files of a folder, which is made at need."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def numbers(self) -> list[int]:
-        """Return the numbers of all, the newest first."""
         require_own(self._folder, folder=True)
-        found = (
-            _CHECKPOINT.fullmatch(path.name) for path in self._folder.glob("ask-*.safetensors")
-        )
+        names = (path.name for path in self._folder.glob("ask-*.safetensors"))
+        found = map(_CHECKPOINT.fullmatch, names)
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
     def read(self, number: int) -> bytes:
-        """Return one of them."""
         require_own(self._path(number))
         return self._path(number).read_bytes()
 
     def write(self, number: int, content: bytes) -> None:
-        """Keep one, complete or not at all."""
         require_own(self._folder, folder=True)
         make_folder(self._folder)
         write_atomically(self._path(number), content, mode=mode_in(self._folder))
@@ -331,11 +322,9 @@ class CheckpointFolder:
             path.unlink(missing_ok=True)
 
     def remove(self, number: int) -> None:
-        """Remove one; there may be none."""
         self._path(number).unlink(missing_ok=True)
 
     def describe(self, number: int) -> str:
-        """Return the path of one."""
         return str(self._path(number))
 
     def _path(self, number: int) -> Path:
@@ -344,12 +333,8 @@ class CheckpointFolder:
 
 @dataclass(eq=False)
 class _Held:
-    """What a process that opened the storage holds until it closes it.
-
-    Attributes:
-        dim: the number of parameters; ``None`` before it is known.
-        pause: seconds between backups, at least.
-        share: of the time that a study is open, at most, for backups.
+    """What a process that opened the storage holds until it closes it. Backups are made in a
+    ``share`` of the time at most, and ``pause`` seconds apart at least.
     """
 
     folder: Path
@@ -386,12 +371,8 @@ class _Held:
         return writes
 
     def put_together(self) -> None:
-        """Put what the writes amount to in their place.
-
-        Raises:
-            DamagedError: if they cannot be read.
-            OSError: if it cannot be written.
-            OverflowError: if it is more than one write can hold.
+        """Put what the writes amount to in their place; raise DamagedError if they cannot be read,
+        OSError if it cannot be written, and OverflowError if it is more than one write can hold.
         """
         assert self.connection is not None and self.dim is not None
         with reading(self.folder):
@@ -403,12 +384,6 @@ class _Held:
             connection.execute("UPDATE sqlite_sequence SET seq = seq - 2")
             append(connection, [pack(settings), content])
         self.length.count("adopt", content)
-
-    def back_up_at_times(self) -> None:
-        """After a write: back up if it is time to."""
-        self.is_backed_up = False
-        if time.monotonic() > self.next_backup:
-            self.back_up()
 
     def back_up(self) -> None:
         """Copy the database, put together if its log has doubled, as far as the disk allows it; one
@@ -438,11 +413,7 @@ class _Held:
 
 @contextmanager
 def writing(folder: Path, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """Make what is written in the block a transaction.
-
-    Raises:
-        OSError: if it cannot be written.
-    """
+    """Make what is written in the block a transaction; raise OSError if it cannot be written."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         yield connection
@@ -459,11 +430,8 @@ def writing(folder: Path, connection: sqlite3.Connection) -> Iterator[sqlite3.Co
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Report whatever the content of a study's database leads to in the block.
-
-    Raises:
-        DamagedError: if the content cannot be read.
-        OSError: if it is for another reason, such as a disk that is full.
+    """Report whatever the content of a study's database leads to in the block: DamagedError if it
+    cannot be read, OSError if that is for another reason, such as a disk that is full.
     """
     try:
         yield
@@ -492,9 +460,7 @@ def require_database(folder: Path) -> None:
 
 def connect(database: Path | str) -> sqlite3.Connection:
     """Open a database whose transactions are written out, for any thread; a missing one is made.
-
-    Raises:
-        RuntimeError: if one of its files is a link.
+    Raise RuntimeError if one of its files is a link.
     """
     if isinstance(database, Path):
         for ending in ("", "-journal", "-wal", "-shm"):
@@ -544,11 +510,7 @@ def append(connection: sqlite3.Connection, contents: Iterable[bytes]) -> None:
 
 
 def back_up(connection: sqlite3.Connection, file: Path) -> None:
-    """Copy a database to a file, which is whole or the former one.
-
-    Raises:
-        OSError: if it cannot be written.
-    """
+    """Copy a database to a file, whole or not at all; raise OSError if it cannot be written."""
     with replacing(file, mode=mode_in(file.parent)) as temporary:
         try:
             with closing(connect(temporary)) as copy:

@@ -7,7 +7,7 @@ line in the suite that all of them pass (``tests/scalable_bo/storage/test_storag
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -92,10 +92,7 @@ class Contents:
     Attributes:
         rows: what was asked or added, and what became of it.
         queue: (k, d) points that the next asks give out, in order.
-        asks: in order.
         costs: of asks, by number; those of older versions are not there.
-        sources: of added data, in order.
-        changes: of what had been told, in order.
     """
 
     rows: Rows
@@ -294,6 +291,11 @@ class CopyingStorage(Storage, Protocol):
         """Store all of a study; there is none yet."""
 
 
+def _appending(name: str) -> Callable[..., None]:
+    """Return the method of a ``LoggedStorage`` that keeps its calls."""
+    return lambda self, *arguments: self._append(name, *arguments)
+
+
 class LoggedStorage(ABC):
     """A storage that keeps the calls of its methods that write, one after the other."""
 
@@ -301,29 +303,17 @@ class LoggedStorage(ABC):
     def _append(self, name: str, *arguments: Any) -> None:
         """Keep a call."""
 
-    def add_queued(self, X: Tensor) -> None:
-        """Do what ``Storage`` says, as all of these."""
-        self._append("add_queued", X)
-
     def add_ask(
         self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
     ) -> None:
         self._append("add_ask", ask, cost, first_id, X, num_queued)
 
-    def add_outcomes(self, ids: Sequence[int], outcomes: Outcomes, first_told: int) -> None:
-        self._append("add_outcomes", ids, outcomes, first_told)
-
-    def add_source(self, source: Source, X: Tensor, outcomes: Outcomes, first_told: int) -> None:
-        self._append("add_source", source, X, outcomes, first_told)
-
-    def set_note(self, id: int, text: str) -> None:
-        self._append("set_note", id, text)
-
-    def remove_outcomes(self, ids: Sequence[int]) -> None:
-        self._append("remove_outcomes", ids)
-
-    def replace_outcomes(self, ids: Sequence[int], outcomes: Outcomes, *others: Any) -> None:
-        self._append("replace_outcomes", ids, outcomes, *others)
+    add_queued = _appending("add_queued")
+    add_outcomes = _appending("add_outcomes")
+    add_source = _appending("add_source")
+    set_note = _appending("set_note")
+    remove_outcomes = _appending("remove_outcomes")
+    replace_outcomes = _appending("replace_outcomes")
 
 
 class MemoryStorage(LoggedStorage):
@@ -337,15 +327,12 @@ class MemoryStorage(LoggedStorage):
         self._contents: Contents | None = None
 
     def load_settings(self) -> dict[str, Any] | None:
-        """Return what the study was made with; ``None`` if nothing has been stored."""
         return deepcopy(self._settings)
 
     def save_settings(self, settings: Mapping[str, Any]) -> None:
-        """Keep what the study is made with."""
         self._settings = deepcopy(dict(settings))
 
     def load(self, dim: int) -> Contents:
-        """Return a copy of all that is stored."""
         if self._contents is None:
             self._contents = Contents.empty(dim)
         return deepcopy(self._contents)

@@ -31,10 +31,6 @@ SUFFIXES = (".parquet", ".csv", ".xlsx")
 class Remarks:
     """What a table itself says of its rows: which failed and why, and which say nothing yet, since
     they are pending, or their outcomes are empty and nothing else says that they failed.
-
-    Args:
-        columns: of the parameters.
-        names: of several outcomes.
     """
 
     def __init__(self, columns: Sequence[str], names: Sequence[str] = ()) -> None:
@@ -203,10 +199,8 @@ class _TableFile(NamedTuple):
 def write_table(
     frame: pd.DataFrame, path: Path, suffix: str, space: Space, names: Sequence[str] = ()
 ) -> None:
-    """Write the rows of a study, with ``names`` for several outcomes, as ``add_data`` reads them.
-
-    Args:
-        suffix: one of ``SUFFIXES``, whatever the path ends in.
+    """Write the rows of a study, with ``names`` for several outcomes, as ``add_data`` reads them;
+    ``suffix`` is one of ``SUFFIXES``, whatever the path ends in.
     """
     choices = _held_as_text(space.choices) if suffix == ".parquet" else space.choices
     for name, some in choices.items():
@@ -295,7 +289,6 @@ def _held_as_text(choices: Mapping[str, Sequence[Choice]]) -> dict[str, Sequence
 
 
 def _read(frame: pd.DataFrame, readers: Mapping[str, Callable[[Any], Any]]) -> pd.DataFrame:
-    """Return a part of a file with the cells read."""
     for column, name in enumerate(frame.columns):
         if name in readers:
             frame.isetitem(column, _translated(frame.iloc[:, column], readers[name]))
