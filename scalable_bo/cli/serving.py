@@ -142,7 +142,10 @@ class WorkCommand:
                 evaluate = partial(timed, evaluate, self.timeout, outcomes=study.outcomes)
                 with stop:
                     num_told = work_for(
-                        study, evaluate, stopped=stop, max_failures=self.max_failures
+                        study,
+                        evaluate,
+                        stopped=lambda: stop.requested,
+                        max_failures=self.max_failures,
                     )
         except KeyboardInterrupt as error:
             number = getattr(error, "number", signal.SIGINT)
@@ -155,7 +158,6 @@ class WorkCommand:
 
 
 def _objective(function: str | None, command: str | None) -> Callable[..., Any] | Command:
-    """Return what a worker evaluates."""
     from scalable_bo.evaluation.external import Command
     from scalable_bo.evaluation.functions import load_function
 

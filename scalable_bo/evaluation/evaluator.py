@@ -64,7 +64,6 @@ class Evaluation:
     """What became of a point.
 
     Attributes:
-        id: of the point.
         value: finite, or NaN where the evaluation gave none.
         reason: why there is no value or, of several outcomes, not one of each; else ``None``.
         error: what the objective raised; from another process, its traceback as text.
@@ -497,11 +496,9 @@ def _read_number(value: Any, what: str) -> tuple[float, str | None]:
 
 
 def to_float(value: Any) -> float:
-    """Return the number of an array of one, or of whatever else has one; no text has.
-
-    Raises:
-        OverflowError: if it is finite, and no float is as large.
-        AttributeError, TypeError, ValueError, RuntimeError: if there is none.
+    """Return the number of an array of one, or of whatever else has one; no text has. Raise
+    OverflowError if it is finite, and no float is as large, and one of ``NO_NUMBER`` if there is
+    none.
     """
     if hasattr(value, "filled") and value.mask:  # a masked array
         return math.nan

@@ -16,12 +16,8 @@ from scalable_bo.evaluation import processes
 
 
 def executor_maker(kind: str, workers: int, scheduler: str | None = None) -> Callable[[], Executor]:
-    """Return a function that makes an executor.
-
-    Args:
-        kind: ``threads``, ``processes`` or ``dask``.
-        workers: of the executor.
-        scheduler: address of a Dask cluster; ``None`` to start one here.
+    """Return a function that makes an executor: of ``threads``, ``processes`` or ``dask``, in the
+    cluster at the address of the ``scheduler`` or, without one, in one that is started here.
     """
     if kind == "threads":
         return partial(ThreadPoolExecutor, workers)
@@ -72,17 +68,13 @@ class _DaskExecutor(Executor):
 
 
 def _dask_executor(workers: int, scheduler: str | None) -> Executor:
-    """Return an executor of the Dask cluster at ``scheduler``, or of one started here."""
     try:
         from distributed import Client
     except ImportError as error:
         raise ValueError(
             '`executor = "dask"` needs the package distributed. Install it, or use processes.'
         ) from error
-    client = (
-        Client(scheduler)
-        if scheduler
-        else Client(n_workers=workers, threads_per_worker=1, dashboard_address=None)
-    )
+    here = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+    client = Client(scheduler) if scheduler else Client(**here)
     processes.watch(child.pid for child in active_children() if child.pid is not None)
     return _DaskExecutor(client)

@@ -18,7 +18,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -94,26 +94,36 @@ class Command:
         """Give a point to the program, and wait ``timeout`` seconds for the answer, whose value is
         of several ``outcomes`` if they have names.
         """
-        read = partial(_read_answer, id, outcomes)
         line = json.dumps({"id": id, "params": params})
         num_stops = self._num_stops
-        process = self._take_idle()
-        if process is not None:
+        idle = self._take_idle()
+        while True:
             try:
-                return self._ask(process, timeout, id, line, num_stops, read)
-            except _EndedError as error:
+                process = idle or _Process.start(self.command, self.folder)
+            except OSError as error:
+                reason = f"{self.command[0]} could not be started: {error.strerror}"
+                return Evaluation.failed(id, reason, error)
+            self._running.add(process)
+            usable = False
+            try:
                 if self._num_stops > num_stops:
+                    raise _EndedError("the program was stopped")
+                evaluation = _read_answer(id, outcomes, process.ask(line, timeout))
+                usable = not process.output  # it has said no more than it was asked for
+                return evaluation
+            except _NoAnswerError as error:
+                # It may be one that answers once, and has answered the point before
+                answers_once = idle and isinstance(error, _EndedError)
+                if not answers_once or self._num_stops > num_stops:
                     return _failed(id, process, error)
-                # It may be one that answers once: it has answered the point before.
-        try:
-            process = _Process.start(self.command, self.folder)
-        except OSError as error:
-            reason = f"{self.command[0]} could not be started: {error.strerror}"
-            return Evaluation.failed(id, reason, error)
-        try:
-            return self._ask(process, timeout, id, line, num_stops, read)
-        except _EndedError as error:
-            return _failed(id, process, error)
+                idle = None
+            finally:
+                self._running.discard(process)
+                if usable:
+                    self._idle.put(process)
+                else:
+                    process.kill()
+                    process.wait_and_close()
 
     def close(self) -> None:
         """Kill what runs; close the input of idle processes, and kill those that do not end."""
@@ -132,35 +142,6 @@ class Command:
         self._num_stops += 1
         for process in list(self._running):
             process.kill()
-
-    def _ask(
-        self,
-        process: _Process,
-        timeout: float | None,
-        id: int,
-        line: str,
-        num_stops: int,
-        read: Callable[[bytes], Evaluation],
-    ) -> Evaluation:
-        self._running.add(process)
-        usable = False
-        try:
-            if self._num_stops > num_stops:
-                raise _EndedError("the program was stopped")
-            evaluation = read(process.ask(line, timeout))
-            usable = not process.output  # it has said no more than it was asked for
-            return evaluation
-        except _EndedError:
-            raise
-        except _NoAnswerError as error:
-            return _failed(id, process, error)
-        finally:
-            self._running.discard(process)
-            if usable:
-                self._idle.put(process)
-            else:
-                process.kill()
-                process.wait_and_close()
 
     def _take_idle(self) -> _Process | None:
         with suppress(Empty):
@@ -323,14 +304,12 @@ _numbers = count()  # of the programs of this process
 
 
 def _failed(id: int, process: _Process, error: _NoAnswerError) -> Evaluation:
-    """Return the failure of a point, with the last line of stderr."""
     lines = process.complaints.decode(errors="replace").split("\n")
     complaint = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return Evaluation.failed(id, f"{error}{f'; stderr: {complaint}' if complaint else ''}")
 
 
 def _read_answer(id: int, outcomes: Sequence[str], line: bytes) -> Evaluation:
-    """Read a program's line about a point."""
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError) as error:

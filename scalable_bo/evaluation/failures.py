@@ -33,11 +33,7 @@ class FailureLimit:
         self._last: Evaluation | None = None
 
     def check(self, evaluations: Sequence[Evaluation]) -> None:
-        """Count evaluations.
-
-        Raises:
-            RuntimeError: beyond the limit, from what the objective raised last.
-        """
+        """Count evaluations; beyond the limit raise RuntimeError from what the objective raised."""
         for one in evaluations:
             lacks = one.reason is not None  # a value, or one of several
             raised = one.reason if one.error is not None else None

@@ -20,10 +20,8 @@ def require_reference(key: str, reference: Any) -> None:
 
 
 def load_function(key: str, reference: str, folder: Path) -> Callable[..., Any]:
-    """Import "module:function", or "module:Class.method", from a folder or as Python finds modules.
-
-    Raises:
-        ValueError: naming the ``key`` that has the reference, if there is no such function.
+    """Import "module:function", or "module:Class.method", from a folder or as Python finds modules;
+    if there is none, a ValueError names the ``key`` that has the reference.
     """
     require_reference(key, reference)
     module_name, _, name = reference.partition(":")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Self
@@ -35,10 +35,6 @@ class Interruption:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self._installed = False
 
-    def __call__(self) -> bool:
-        """Return whether an interruption was requested."""
-        return self.requested
-
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
@@ -51,6 +47,21 @@ class EndedBySignalError(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by {signal.Signals(number).name}")
         self.number = number
+
+
+@contextmanager
+def handling(
+    numbers: Iterable[int], handle: Callable[[int, FrameType | None], object]
+) -> Iterator[None]:
+    """Let signals be handled by a function in the block."""
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number in before:
+            signal.signal(number, handle)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -70,10 +81,5 @@ def signals_as_interruptions() -> Iterator[None]:
         if threading.current_thread() is threading.main_thread()
         and signal.getsignal(number) is signal.SIG_DFL
     ]
-    try:
-        for number in taken:
-            signal.signal(number, handle)
+    with handling(taken, handle):
         yield
-    finally:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)

@@ -81,11 +81,8 @@ def kill_all(pids: Iterable[int] = (), mark: str = "") -> None:
 
 
 class _Guard:
-    """The guard of this process.
-
-    Args:
-        mark: of what it kills.
-        is_elsewhere: whether it is another process's, which needs to be told nothing.
+    """The guard of this process, which kills what has its mark; or another process's, which
+    ``is_elsewhere`` and needs to be told nothing.
     """
 
     def __init__(self, mark: str, *, is_elsewhere: bool = False) -> None:
@@ -237,7 +234,6 @@ def _stat(pid: int) -> tuple[str, int, str]:
 
 
 def _carries(pid: int, mark: str) -> bool:
-    """Return whether a process was started with a mark that begins so."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return f"\0{MARK}={mark}".encode() in b"\0" + file.read()

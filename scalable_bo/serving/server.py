@@ -6,13 +6,12 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Self
 
 from scalable_bo._packages import require
+from scalable_bo.evaluation.interruption import handling
 from scalable_bo.evaluation.processes import SECONDS_TO_END
 from scalable_bo.serving.app import make_app
 from scalable_bo.serving.client import SECONDS_OF_A_REQUEST, is_loopback
@@ -111,8 +110,16 @@ class Server:
         """Serve until Ctrl-C, SIGTERM or SIGHUP: requests that are being answered are finished,
         and what was told is stored. Return whether all threads have ended.
         """
+
+        def end(number: int, frame: FrameType | None) -> None:
+            self._server.should_exit = True
+
+        # Uvicorn raises the first two again when it has ended, which then do nothing
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
         try:
-            with _ending(self._server):
+            with handling(numbers, end):
                 self._server.run(sockets=[self._socket])
         finally:
             is_over = self.close()
@@ -138,26 +145,6 @@ class Server:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-@contextmanager
-def _ending(server: uvicorn.Server) -> Iterator[None]:
-    """Let SIGINT, SIGTERM and, where it is not ignored, SIGHUP end a server in order. Uvicorn
-    raises the first two again when it has ended, which then do nothing.
-    """
-
-    def end(number: int, frame: FrameType | None) -> None:
-        server.should_exit = True
-
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _require_secrecy(host: str, certificate: Path | None, plain: bool) -> None:
