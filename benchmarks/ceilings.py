@@ -27,7 +27,7 @@ from torch import Tensor
 
 from benchmarks.scripts import script_parser, write_benchmark
 from scalable_bo.cli.console import print_table
-from scalable_bo.experiments.thompson.samplers import Stopwatch
+from scalable_bo.experiments.records import Stopwatch
 from surrogates.operators.kernel_matrix import kernel_operator
 from surrogates.operators.linalg import matmul
 from surrogates.operators.rates import factorisation_advantage, rates_of

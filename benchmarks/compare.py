@@ -106,12 +106,8 @@ def compare(
     Args:
         repository: whose top folder holds the packages.
         before: a commit, or "." for the working tree as it is.
-        after: likewise.
         script: prints ``{"seconds": …}`` or ``{"absent": …}`` for the name of a workload, with the
             code that PYTHONPATH names.
-        workloads: their names.
-        repeats: processes of each commit and workload.
-        threads: of each process.
         device: that the script is to use, in its environment.
         limit: the ratio above which a line says slower.
 

@@ -45,8 +45,6 @@ class DayStep(Cell[None]):
     """A command, and what its environment has besides; it ends at the deadline.
 
     Args:
-        what: it does.
-        seconds_to_end: between SIGTERM and SIGKILL.
         last_characters: of its output that the record keeps.
     """
 

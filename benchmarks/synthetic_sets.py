@@ -47,11 +47,8 @@ SETS = {
 
 
 def table_like(name: str, rows: int | None = None, seed: int = 0) -> pandas.DataFrame:
-    """Return a table of the inputs ``x1``, …, and the target ``y``.
-
-    Args:
-        rows: how many, if not all of the set's.
-        seed: of everything drawn.
+    """Return a table of the inputs ``x1``, …, and the target ``y``, of so many rows, or of as many
+    as the set has.
     """
     checks.one_of("name", name, SETS)
     checks.optional(checks.integer, "rows", rows, 2)

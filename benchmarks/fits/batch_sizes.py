@@ -44,13 +44,10 @@ class BatchSizeCell(FitCell):
     """One method, kernel and size of batches.
 
     Args:
-        data: a data set's name.
         kernel: ``linear``, φᵀφ of a network's outputs; ``gaussian``, by random features of them.
-        method: one of ``BATCH_METHODS``.
         batch_size: of the minibatches, and inducing points of SVGP.
         seed: of the split 90 : 10, the network's first weights and the method.
         n: points of the data set, training and test together.
-        max_epochs: passes over the data.
         width: of both layers of the network, and number of random features.
         data_dir: folder of the data sets; ``None`` for ``../shared/data/uci``, from here or from
             the project's root.

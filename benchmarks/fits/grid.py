@@ -60,8 +60,6 @@ class GridCell(FitCell):
         ratio: the variance of the function over that of the noise.
         kernel: one of ``KERNELS``; ``rbf`` is the model's default, with its priors.
         method: one of ``GRID_METHODS``.
-        dtype: ``float32`` or ``float64``.
-        seed: of data and noise.
     """
 
     experiment: ClassVar[str] = "grid"

@@ -47,10 +47,8 @@ class RecoveryCell(FitCell):
         method: one of ``RECOVERY_METHODS``. Those of finite features have data from a kernel with
             128 of them, the others from an RBF kernel.
         start: σ_f² and σ² to start from.
-        seeds: of data and method.
         n: points x ~ N(0, 5²).
         batch_size: of stochastic methods, and inducing points of SGPR; points of a subset.
-        max_epochs: of sgGP.
         num_steps: SCGD's steps, and half of MINIMAX's.
     """
 
@@ -74,9 +72,8 @@ class RecoveryCell(FitCell):
     def measure(self, on_status: Status) -> dict[str, Any]:
         estimates = []
         for seed in self.seeds:
-            model = (drawn_from_features if self.method in OF_FEATURES else drawn_from_rbf)(
-                self, seed
-            )
+            of_features = self.method in OF_FEATURES
+            model = drawn_from_features(self, seed) if of_features else drawn_from_rbf(self, seed)
             generator = torch.Generator().manual_seed(seed)
             method = RECOVERY_METHODS[self.method]
             _, seconds = self.learn(method, model, generator, on_status)

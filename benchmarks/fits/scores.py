@@ -54,14 +54,12 @@ class ScoreCell(FitCell):
 
     Args:
         data: a simulator's name, or a data set's.
-        method: one of ``SCORE_METHODS``.
         seed: of the simulated data, of the 60 : 40 split, and of the method.
         n: points, training and test together; ``None`` for 10 000 simulated or all of a data set.
         max_epochs: of sgGP, with minibatches of 16, and of SCGD, with 256, up to 1000 steps.
         tolerance: at which sgGP stops; 0 for all epochs.
         num_inducing: points of SGPR, and random features of SCGD.
         num_neighbours: data that a prediction is made from.
-        num_test: test points at most.
         data_dir: folder of the data sets; ``None`` for ``../shared/data/uci``, from here or from
             the project's root.
     """

@@ -26,10 +26,7 @@ class SGPR(ExactGP):
     Args:
         X: (n, d).
         y: (n,).
-        kernel: of the process.
-        likelihood: with the noise.
         num_inducing: points of X, chosen at random to start from; at most n.
-        generator: of that choice.
     """
 
     def __init__(

@@ -22,14 +22,16 @@ class AxSearch(Optimiser):
     """Ax' ``Client``, whose trials are asked q at a time and completed before the next are.
 
     Args:
-        space, seed, q: as of all optimisers.
         strategy: of ours by which Ax chooses, with the defaults of ``pathwise_generation_strategy``
             but for its ``batch_size``; ``None`` for what Ax chooses by itself.
     """
 
     def __init__(self, space: Space, seed: int, q: int, strategy: str | None = None) -> None:
         super().__init__(space, seed, q)
-        _silence()
+        # Ax' loggers have levels of their own, and would write a line for each trial
+        for name in list(logging.root.manager.loggerDict):
+            if name == "ax" or name.startswith("ax."):
+                logging.getLogger(name).setLevel(logging.ERROR)
         self._client = Client(random_seed=seed)
         self._client.configure_experiment(
             parameters=[_config(name, param) for name, param in space.params.items()]
@@ -42,8 +44,7 @@ class AxSearch(Optimiser):
 
     def ask(self, q: int) -> Tensor:
         trials: dict[int, Any] = {}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             while len(trials) < q:  # it may give fewer: those of one of its stages
                 more = self._client.get_next_trials(max_trials=q - len(trials))
                 if not more:
@@ -56,13 +57,6 @@ class AxSearch(Optimiser):
         super().tell(X, values)
         for trial, value in zip(self._trials, values.tolist(), strict=True):
             self._client.complete_trial(trial_index=trial, raw_data={OUTCOME: value})
-
-
-def _silence() -> None:
-    """Keep Ax' loggers, which have levels of their own, from writing a line for each trial."""
-    for name in list(logging.root.manager.loggerDict):
-        if name == "ax" or name.startswith("ax."):
-            logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _config(name: str, param: Parameter) -> RangeParameterConfig | ChoiceParameterConfig:

@@ -20,8 +20,6 @@ class Optimiser(ABC):
     """Minimises a function over a space, or several at once.
 
     Args:
-        space: where.
-        seed: of everything random here.
         q: points of a batch; the last one may be smaller.
         num_objectives: k, all to be minimised.
     Attributes:
@@ -73,12 +71,7 @@ class SobolSearch(Optimiser):
 
 
 class StudySearch(Optimiser):
-    """A ``Study`` with its defaults but for the strategy.
-
-    Args:
-        space, seed, q, num_objectives: as of all optimisers.
-        strategy: as in ``Study``.
-    """
+    """A ``Study`` with its defaults but for the strategy."""
 
     def __init__(
         self, space: Space, seed: int, q: int, strategy: str, num_objectives: int = 1

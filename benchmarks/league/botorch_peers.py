@@ -41,7 +41,6 @@ class ExpectedImprovementSearch(Optimiser):
     a batch after the other.
 
     Args:
-        space, seed, q, num_objectives: as of all optimisers.
         failed: "out" to leave points out that failed, "worst" to give them the worst value so far.
         num_restarts, raw_samples, max_iterations: of ``optimize_acqf``.
     """
@@ -75,8 +74,7 @@ class ExpectedImprovementSearch(Optimiser):
         used = known | (self._failed == "worst")
         U = self.space.normalize(self.X[used])
         Y = torch.where(known[:, None], Y, Y[known].amin(0))[used]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             model = SingleTaskGP(U, Y)
             fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
             several = self.num_objectives > 1
@@ -98,9 +96,6 @@ class TrustRegionSearch(Optimiser):
     """TuRBO-1: after 2 e Sobol points, Thompson sampling among candidates of a trust region, which
     begins anew elsewhere when it has become too small.
 
-    Args:
-        space, seed, q: as of all optimisers.
-        most_candidates: at most so many.
     References:
         Eriksson et al. (2019), "Scalable Global Optimization via Local Bayesian Optimization", as
         in BoTorch's tutorial.
@@ -126,8 +121,7 @@ class TrustRegionSearch(Optimiser):
             return self._design.ask(q)
         U = self.space.normalize(self.X[self._first :])
         Y = -self.values[self._first :, None]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             chosen = self._chosen(U, (Y - Y.mean()) / Y.std().clamp_min(1e-12), q)
         return self.space.unnormalize(chosen.clamp(0.0, 1.0))
 

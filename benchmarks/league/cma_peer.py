@@ -24,7 +24,6 @@ class CMASearch(Optimiser):
     served q points at a time.
 
     Args:
-        space, seed, q: as of all optimisers.
         first_step: of the cube's edge.
     """
 
@@ -48,8 +47,7 @@ class CMASearch(Optimiser):
 
     def ask(self, q: int) -> Tensor:
         if not self._waiting:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"):
                 self._waiting = list(self._evolution.ask())
             self._asked = list(self._waiting)
             self._costs = []
@@ -60,6 +58,5 @@ class CMASearch(Optimiser):
         super().tell(X, values)
         self._costs += values.tolist()
         if not self._waiting:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"):
                 self._evolution.tell(self._asked, self._costs)

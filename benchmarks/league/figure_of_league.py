@@ -28,7 +28,6 @@ def plot_optimisers(records: Sequence[Record], path: Path) -> None:
 
     Args:
         records: complete runs.
-        path: the PNG to write.
     Raises:
         ValueError: if there is none by a seed that all optimisers of a problem have.
     """

@@ -17,9 +17,8 @@ from typing import ClassVar
 
 import torch
 
-from benchmarks.league.fronts import FRONTS
 from benchmarks.league.registry import FOR_ONE, FRONT_OPTIMISERS, make_optimiser
-from benchmarks.league.tasks import Task, make_task
+from benchmarks.league.tasks import FRONTS, Task, make_task
 from scalable_bo.experiments.cells import Cell, Status
 from scalable_bo.experiments.formats import number
 from scalable_bo.experiments.records import Record, peak_memory_bytes, reset_peak_memory
@@ -32,9 +31,7 @@ class OptimiserCell(Cell[Task]):
 
     Args:
         problem: the name of a task, see ``make_task``.
-        optimiser: one of ``OPTIMISERS``.
         q: points of a batch.
-        budget: evaluations.
         seed: of the optimiser, the noise and a COCO function's instance.
         noise: standard deviation of what is observed, in units of the interquartile range of the
             problem's values.

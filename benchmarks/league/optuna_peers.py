@@ -28,12 +28,7 @@ SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
 
 
 class OptunaSearch(Optimiser):
-    """An Optuna study: all trials of a batch are asked before the first of their values is told.
-
-    Args:
-        space, seed, q, num_objectives: as of all optimisers.
-        sampler: one of ``SAMPLERS``.
-    """
+    """An Optuna study: all trials of a batch are asked before the first of their values is told."""
 
     def __init__(
         self, space: Space, seed: int, q: int, sampler: str, num_objectives: int = 1
@@ -51,8 +46,7 @@ class OptunaSearch(Optimiser):
         self._trials: list[Any] = []
 
     def ask(self, q: int) -> Tensor:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             self._trials = [self._study.ask(self._distributions) for _ in range(q)]
         return self.space.from_dicts([trial.params for trial in self._trials])
 

@@ -23,7 +23,6 @@ class Peer(NamedTuple):
 
     Attributes:
         module: of this package, where its class is, which imports its packages.
-        kind: the class.
         options: its arguments beside space, seed and q.
         packages: what must be installed.
     """
@@ -70,11 +69,8 @@ FRONT_OPTIMISERS = (
 def make_optimiser(
     name: str, space: Space, seed: int, q: int, num_objectives: int = 1
 ) -> Optimiser:
-    """Return an optimiser by its name.
-
-    Raises:
-        ImportError: if one of its packages is not installed.
-        ValueError: if there is none of this name for so many objectives.
+    """Return an optimiser by its name; raise ImportError if one of its packages is not installed,
+    and ValueError if there is none of this name for so many objectives.
     """
     several = num_objectives > 1
     checks.one_of("optimiser", name, FRONT_OPTIMISERS if several else FOR_ONE)

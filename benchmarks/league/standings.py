@@ -68,11 +68,8 @@ class Division:
 
 
 def divisions(records: Sequence[Record], solved: float = 1e-4) -> list[Division]:
-    """Return the divisions of complete records, the smallest budgets and batches first.
-
-    Args:
-        records: of optimisers.
-        solved: the share of a problem's range that a regret must exceed to count.
+    """Return the divisions of complete records, the smallest budgets and batches first; ``solved``
+    is the share of a problem's range that a regret must exceed to count.
     """
     if not records:
         return []

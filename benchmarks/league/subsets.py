@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from benchmarks.league.failing import FAILING
-from benchmarks.league.fronts import FRONTS
 from benchmarks.league.league_cell import OptimiserCell
+from benchmarks.league.tasks import FAILING, FRONTS
 from benchmarks.league.tuning import TUNING_TASKS
 from scalable_bo.experiments.cells import Grid
 from surrogates import checks
@@ -130,10 +129,8 @@ NIGHT = ("small", "bbob", "mixed", "noisy", "large")
 
 def plan_league(name: str, **choices: Any) -> list[OptimiserCell]:
     """Return the cells of a subset, or of the several ones of ``night``, with ``choices`` in place
-    of its arguments as in ``Grid.cells``.
-
-    Raises:
-        ValueError: if there is no such subset, or a value is out of range.
+    of its arguments as in ``Grid.cells``; raise ValueError if there is none, or a value is out of
+    range.
     """
     names = NIGHT if name == "night" else (checks.one_of("subset", name, SUBSETS),)
     cells = [cell for name in names for cell in SUBSETS[name].cells(**choices)]

@@ -4,9 +4,10 @@
 ``bbob-mixint-f3-d5`` and ``bbob-largescale-f10-d40`` are COCO's functions by number and dimension;
 ``tune-digits`` and so on choose the hyperparameters of a model on data that scikit-learn brings;
 ``mixed-hartmann-6`` is a test function with a choice and integers among its inputs;
-``failing-ball`` and so on fail within a region, where their values are NaN; ``valley-6-1e4`` is a
-quadratic in six inputs whose axes are turned, of condition 1e4; ``front-zdt1`` and so on have
-several objectives.
+``failing-ball`` and so on fail within a region, 5 to 50 % of the cube, where their values are NaN;
+``valley-6-1e4`` is a quadratic in six inputs whose axes are turned, of condition 1e4;
+``front-zdt1`` and so on have several objectives: what counts is the volume that a front dominates
+within a reference point that no optimiser is told.
 
 Notation: X (n, d) points in the user's units.
 """
@@ -17,14 +18,17 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from botorch.test_functions import multi_objective
+from botorch.test_functions.base import MultiObjectiveTestProblem
+from botorch.utils.multi_objective.box_decompositions.dominated import DominatedPartitioning
+from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
-from benchmarks.league.failing import FAILING
-from benchmarks.league.fronts import FRONTS, hypervolume
 from benchmarks.league.tuning import TUNING_TASKS
 from scalable_bo._packages import is_installed, require
 from scalable_bo.experiments.problems import TestFunction, test_function
@@ -37,9 +41,68 @@ MIXED_EXPONENTS = (
     *(0, -3, -1, -1, 0, -2, 0, -2, -2, -3, -2, -4),
     *(-1, 0, -1, 0, 1, 0, 1, -1, 0, 0, 1, -1),
 )
+FRONTS: dict[str, Callable[[], MultiObjectiveTestProblem]] = {
+    "front-branin-currin": multi_objective.BraninCurrin,
+    "front-zdt1": partial(multi_objective.ZDT1, dim=8, num_objectives=2),
+    "front-zdt3": partial(multi_objective.ZDT3, dim=6, num_objectives=2),
+    "front-dtlz2": partial(multi_objective.DTLZ2, dim=6, num_objectives=2),
+    "front-dtlz2-of-three": partial(multi_objective.DTLZ2, dim=7, num_objectives=3),
+    "front-vehicle-safety": multi_objective.VehicleSafety,
+    "front-penicillin": multi_objective.Penicillin,
+    "front-car-side-impact": multi_objective.CarSideImpact,
+}
 _COCO = re.compile(r"(bbob|bbob-mixint|bbob-largescale)-f(\d+)-d(\d+)")
 _VALLEY = re.compile(r"valley-([1-9]\d*)-(1e\d\d?)")
 _BOTORCH = re.compile(r"(mixed-)?([a-z_]+)-(\d+)")
+
+
+Function = Callable[[np.ndarray], Any]  # of points (n, d)
+
+
+def drawn(dim: int, seed: int) -> Function:
+    """Return a sum of 40 random waves, of variance 1."""
+    generator = np.random.default_rng(seed)
+    waves = 3.0 * generator.normal(size=(40, dim))
+    phases = generator.uniform(0.0, 2.0 * np.pi, 40)
+    amplitudes = generator.normal(size=40) * math.sqrt(2.0 / 40)
+    return lambda X: np.cos(X @ waves.T + phases) @ amplitudes
+
+
+def distance(X: np.ndarray, *centre: float) -> np.ndarray:
+    return np.linalg.norm(X - np.array(centre), axis=1)
+
+
+# The number of inputs, a function to maximise, and where it fails
+FAILING: dict[str, tuple[int, Function, Function]] = {
+    "failing-rising-half-space": (
+        *(3, lambda X: X[:, 2] + 0.5 * X[:, 0] - (X[:, 1] - 0.4) ** 2),
+        lambda X: X[:, 2] > 0.8,
+    ),
+    "failing-rising-corner": (2, lambda X: X.sum(1), lambda X: (X > 0.7).all(1)),
+    "failing-oblique": (
+        3,
+        lambda X: X[:, 0] + X[:, 1] - X[:, 2] ** 2,
+        lambda X: X[:, 0] + X[:, 1] > 1.4,
+    ),
+    "failing-band": (
+        2,
+        lambda X: -(distance(X, 0.3, 0.6) ** 2),
+        lambda X: abs(X[:, 0] - 0.55) < 0.1,
+    ),
+    "failing-ball": (
+        2,
+        lambda X: -(distance(X, 0.5, 0.5) ** 2),
+        lambda X: distance(X, 0.5, 0.5) < 0.2,
+    ),
+    "failing-drawn-half-space": (4, drawn(4, 1), lambda X: X[:, 0] > 0.6),
+    "failing-drawn-ring": (2, drawn(2, 2), lambda X: abs(distance(X, 0.5, 0.5) - 0.3) < 0.06),
+    "failing-drawn-corner": (6, drawn(6, 3), lambda X: (X[:, 0] > 0.6) & (X[:, 1] > 0.5)),
+    "failing-rising-edge": (2, lambda X: X[:, 0] + 0.3 * X[:, 1], lambda X: X[:, 0] > 0.95),
+    "failing-rising-half": (
+        *(5, lambda X: X[:, 0] - 0.1 * ((X[:, 1:] - 0.5) ** 2).sum(1)),
+        lambda X: X[:, 0] > 0.5,
+    ),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +110,6 @@ class Task:
     """A function to minimise, without noise, or several at once.
 
     Attributes:
-        space: where.
         evaluate: maps X (n, d) to values (n,), or (n, k) of several objectives.
         optimum: the smallest loss; ``None`` where it is not known.
         is_cheap: whether thousands of values cost nothing.
@@ -88,11 +150,17 @@ class Task:
         return values[values.isfinite()]
 
 
+def hypervolume(Y: Tensor, reference: Tensor) -> float:
+    """Return the volume between values ``Y`` (n, k) and ``reference`` (k,), which is above them."""
+    front = Y[(reference > Y).all(1)]
+    front = front[is_non_dominated(-front)]
+    return float(DominatedPartitioning(-reference, -front).compute_hypervolume()) + 0.0
+
+
 def make_task(name: str, seed: int = 0) -> Task:
     """Return a task by its name.
 
     Args:
-        name: see above.
         seed: a COCO function is its instance ``seed + 1``: shifted and rotated anew, as is a
             valley.
     Raises:

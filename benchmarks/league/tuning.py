@@ -33,11 +33,8 @@ class Tuning:
     """A model, data, and the hyperparameters to choose.
 
     Attributes:
-        space: of the hyperparameters.
         load: returns inputs and targets, as scikit-learn's loaders do.
-        model: makes the model from hyperparameters.
         scoring: of the cross-validation, larger is better.
-        num_folds: likewise.
     """
 
     space: Space
@@ -50,9 +47,7 @@ class Tuning:
         """Return the scores (n,), negated so that the smallest is best."""
         data = self.load(return_X_y=True)
         folds = KFold(self.num_folds, shuffle=True, random_state=0)
-        with warnings.catch_warnings():
-            # Some settings must be poor, and warn
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):  # some settings must be poor, and warn
             scores = [
                 cross_val_score(self.model(**params), *data, scoring=self.scoring, cv=folds)
                 for params in self.space.to_dicts(X)

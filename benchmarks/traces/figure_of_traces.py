@@ -25,7 +25,6 @@ def plot_solvers(records: Sequence[Record], path: Path) -> None:
 
     Args:
         records: traces of one problem; those without a checkpoint are left out.
-        path: the PNG to write.
     Raises:
         ValueError: if no trace has a checkpoint.
     """

@@ -103,9 +103,7 @@ class TraceCell(Cell[System]):
         solver: of the registry.
         problem: a UCI data set's name, or ``thompson``: a function drawn from the prior, at uniform
             points of [0, 1]^8.
-        split: of the data set.
         n: points of the Thompson problem.
-        lengthscale: of the Thompson problem.
         noise: noise variance σ²; ``None`` for the published one, 1e-6 for Thompson.
         epochs: the largest budget.
         points: checkpoints, budgets from 1 to ``epochs`` in geometric progression.

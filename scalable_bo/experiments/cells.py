@@ -39,8 +39,6 @@ def silent(text: str) -> None:
 class Cell(ABC, Generic[Data]):
     """One cell of a benchmark.
 
-    Args:
-        device: where to compute.
     Attributes:
         experiment: the benchmark's name in the record.
         steps: the record's list that has an entry for each step; ``None`` for a run in one step.
@@ -62,7 +60,6 @@ class Cell(ABC, Generic[Data]):
         """Yield, after each step, what the record has beside experiment, settings, environment.
 
         Args:
-            data: what ``load`` returned.
             on_status: called with a few words on what is happening now.
             state: a file for what the next steps go on from. A run in one step has no use for it.
         """
@@ -103,10 +100,8 @@ class Cell(ABC, Generic[Data]):
         return None  # type: ignore[return-value]  # a cell that makes its own has none to share
 
     def check_files(self) -> None:
-        """Raise if the data are not there, without loading them.
-
-        Raises:
-            ValueError: naming what is missing, and where it comes from.
+        """Raise ValueError, naming what is missing and where it comes from, if the data are not
+        there, without loading them.
         """
 
 
@@ -115,9 +110,7 @@ class Grid:
     """Cells of one kind: one for every combination of values of some of their arguments.
 
     Args:
-        kind: of the cells.
         axes: values of arguments, of which the first varies slowest.
-        fixed: arguments of all cells.
         compared: the argument of ``axes`` that varies fastest, such as the method.
     """
 
@@ -188,7 +181,6 @@ def run_cells(
         cells: those whose data have one source next to each other share them.
         folder: of the records. A complete record there with the same settings is kept and its cell
             not run.
-        rerun: run all of them, from the first step.
         on_status: called with a few words on what is happening now.
     """
     loaded: tuple[Any, Any] | None = None
@@ -218,7 +210,6 @@ def run_cell(
     """Run one cell and return its record, leaving nothing on disk.
 
     Args:
-        cell: what to run.
         data: what ``cell.load`` returned; ``None`` to load it.
         on_step: called with the record so far after each step.
         on_status: called with a few words on what is happening now.

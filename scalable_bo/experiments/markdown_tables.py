@@ -29,7 +29,6 @@ class TableKind(NamedTuple):
     Attributes:
         name: of the file, but for its ending ``.md``.
         pattern, experiments: of the files and the records in them that it is of.
-        make: makes its text.
         unfinished: whether it is of unfinished runs, too.
     """
 
@@ -41,12 +40,8 @@ class TableKind(NamedTuple):
 
 
 def write_markdown(folder: Path, kind: TableKind) -> Path:
-    """Write the tables of the records in a folder, and return the file's path. A record that lacks
-    what the tables show is passed over with a warning.
-
-    Args:
-        folder: of the records, and of the file.
-        kind: such as ``REGRESSION``.
+    """Write the tables of the records in a folder, such as ``REGRESSION``, and return the file's
+    path. A record that lacks what the tables show is passed over with a warning.
     """
     path = folder / f"{kind.name}.md"
     found = read_records(folder, kind.pattern, kind.experiments, unfinished=kind.unfinished)

@@ -75,12 +75,7 @@ def fixed_model(
     Args:
         train_X: (n, d).
         train_y: (n,).
-        kernel: see ``matern_kernel``.
-        noise: variance of the observation noise.
         solver: of the linear systems; ``None`` for the model's own choice.
-        num_features: random features of the prior paths.
-        kind: the class of the model.
-        options: passed to it.
     """
     if solver is not None:
         options["solver"] = solver

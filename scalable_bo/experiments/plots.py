@@ -31,11 +31,8 @@ GREY = "#777777"
 
 @dataclass(frozen=True)
 class Line:
-    """Points (x, y) joined by a line, or without ``x`` a level.
-
-    Attributes:
-        errors: half the heights of a band around the line.
-        style: arguments of ``Axes.plot``.
+    """Points (x, y) joined by a line, or without ``x`` a level; ``errors`` are half the heights of
+    a band around it, and ``style`` are arguments of ``Axes.plot``.
     """
 
     y: Sequence[float]
@@ -103,7 +100,6 @@ def plot_thompson(records: Sequence[Record], path: Path) -> None:
 
     Args:
         records: runs of one preset; which are shown is said in ``comparable``.
-        path: the PNG to write.
     Raises:
         ValueError: if no run has a round.
     """

@@ -17,7 +17,6 @@ class ThompsonPreset:
     Args:
         name: of the preset, and of the records that it writes.
         num_initial: uniform points observed before the first round.
-        num_rounds: Thompson rounds.
         q: points a round, one posterior path each.
         lengthscales: the kernel's, one experiment each, in units of the cube's edge.
         num_seeds: seeds 0, 1, … of the published mean.
@@ -38,12 +37,9 @@ class ThompsonPreset:
         proposal_std: of the candidates around data; ``None`` for half the lengthscale.
         candidate_weights: of the data that candidates lie around: ``corrected``, y − min y, or
             ``published``, y + min y, which prefers the worst data where the values have both signs.
-        num_ascent_steps: Adam steps.
         learning_rate: of Adam, in units of the cube's edge; ``None`` derives it from lengthscales.
         prune_starts: leave starts behind and let the learning rate fall; all steps from all starts
             at one rate, as published, if false.
-        cg: budget of conjugate gradients.
-        sdd: budget of stochastic dual descent.
         dtype: ``float32`` or ``float64``.
         scale: how much smaller than the preset of that name it was made; see ``vary``.
     Raises:
@@ -188,11 +184,7 @@ THOMPSON_PRESETS = {
 
 
 def find_preset(name: str) -> ThompsonPreset:
-    """Return a preset by name.
-
-    Raises:
-        ValueError: if there is none of that name; the message lists those there are.
-    """
+    """Return a preset by name; a ValueError lists the names there are."""
     return THOMPSON_PRESETS[checks.one_of("preset", name, THOMPSON_PRESETS)]
 
 
@@ -201,7 +193,6 @@ def vary(preset: ThompsonPreset, *, scale: float = 1.0, **chosen: bool) -> Thomp
     name that says so.
 
     Args:
-        preset: to start from.
         scale: factor in (0, 1] of initial points, points a round, candidates and SDD's batches; the
             rounds and the random features shrink by its square root, while passes, blocks a pass,
             ranks and all of the ascent stay.
@@ -229,18 +220,16 @@ def _scaled(preset: ThompsonPreset, scale: float) -> dict[str, Any]:
     def part(number: int, factor: float, even: bool = False) -> int:
         return 2 * max(1, round(number * factor / 2)) if even else max(1, round(number * factor))
 
-    batch_size = preset.sdd.batch_size
+    sdd = preset.sdd
+    if sdd.batch_size is not None:
+        sdd = replace(sdd, batch_size=part(sdd.batch_size, scale))
     root = math.sqrt(scale)
     return {
         "scale": scale * preset.scale,
         "num_initial": part(preset.num_initial, scale),
         "q": part(preset.q, scale),
         "num_candidates": part(preset.num_candidates, scale),
-        "sdd": (
-            preset.sdd
-            if batch_size is None
-            else replace(preset.sdd, batch_size=part(batch_size, scale))
-        ),
+        "sdd": sdd,
         "num_rounds": part(preset.num_rounds, root),
         "target_features": part(preset.target_features, root, even=True),
         "path_features": part(preset.path_features, root, even=True),

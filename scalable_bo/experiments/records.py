@@ -6,8 +6,10 @@ import json
 import os
 import platform
 import subprocess
+import time
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,6 +19,7 @@ import torch
 
 from scalable_bo.evaluation.progress import peak_of_process, reset_peak_of_process
 from scalable_bo.space.plain_values import json_values
+from surrogates import memory
 from surrogates.atomic import write_atomically
 
 Record = dict[str, Any]
@@ -97,6 +100,26 @@ def differences(found: dict[str, Any], settings: dict[str, Any]) -> list[str]:
     ]
 
 
+@dataclass
+class Stopwatch:
+    """Measure wall-clock seconds, waiting for the device at both ends."""
+
+    device: torch.device
+    seconds: float = 0.0
+    _start: float = field(default=0.0, init=False)
+
+    def __enter__(self) -> Stopwatch:
+        self._start = self._now()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds = self._now() - self._start
+
+    def _now(self) -> float:
+        memory.wait_for(self.device)
+        return time.perf_counter()
+
+
 def reset_peak_memory(device: torch.device) -> None:
     """Begin a new measurement of ``peak_memory_bytes``, where the system allows it."""
     if device.type == "cuda":
@@ -145,18 +168,14 @@ def _version(package: str) -> str | None:
 def _cpu_name() -> str:
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return (
-            next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
-        )
+        name = next(line for line in lines if line.startswith("model name"))
+        return name.partition(":")[2].strip()
     return platform.processor() or platform.machine()
 
 
 def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in settings.items():
-        flat |= (
-            _flat(value, f"{prefix}{key}.")
-            if isinstance(value, dict)
-            else {f"{prefix}{key}": value}
-        )
+        name = f"{prefix}{key}"
+        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return flat

@@ -82,10 +82,8 @@ class SDDBudget:
 
 def from_outside(solver: str | Solver) -> Solver | None:
     """Return a solver that is given as an object or by "module:Class", which is imported from the
-    working directory or from where Python finds modules; ``None`` for a name.
-
-    Raises:
-        ValueError: if there is no such class, or it makes no solver.
+    working directory or from where Python finds modules, or a ValueError says why not; ``None`` for
+    a name.
     """
     if isinstance(solver, Solver):
         return solver
@@ -116,8 +114,6 @@ def solver_for(
     Args:
         name: of the registry; or a solver from outside, which spends its own budget.
         n: number of data; budgets in steps, and batches as fractions of the data, depend on it.
-        cg: budget of conjugate gradients.
-        sdd: budget of stochastic dual descent.
         checkpoint: where a solve is saved as it goes on; ``None`` for nowhere.
     Raises:
         ValueError: if the name is unknown.
@@ -172,7 +168,6 @@ def _iterations(cg: CGBudget, set_up: float = 0.0) -> dict[str, float]:
 
 
 def _stochastic(n: int, sdd: SDDBudget) -> dict[str, Any]:
-    """Return batch size, tolerance and budget of a stochastic method."""
     batch_size = sdd.batch_size if sdd.num_blocks is None else n // sdd.num_blocks
     num_epochs = sdd.num_epochs
     if batch_size is not None:

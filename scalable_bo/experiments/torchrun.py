@@ -36,11 +36,7 @@ def num_processes() -> int:
 
 
 def check_methods(names: Sequence[str]) -> None:
-    """Require methods that can share rows, if there are several processes.
-
-    Raises:
-        ValueError: naming the first that cannot.
-    """
+    """Require methods that can share rows, if there are several processes; or raise ValueError."""
     if num_processes() == 1:
         return
     iterative = [name for name, make in SOLVERS.items() if not isinstance(make(), Cholesky)]
@@ -103,11 +99,9 @@ def solve(
     """Solve (K + σ² I) w = y, with the rows shared by all processes there are.
 
     Args:
-        kernel: a GPyTorch kernel.
         X: (n, d), the same in all processes.
         y: (n,), likewise.
         noise: σ².
-        solver: of the system.
         generator: in the same state in all processes.
     Returns:
         The solution, with all n rows in every process.

@@ -7,7 +7,6 @@ Inputs and targets are standardised by training statistics.
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 from dataclasses import dataclass
 from itertools import compress
@@ -76,9 +75,7 @@ def load_regression_data(name: str, split: int, data_dir: Path | None = None) ->
     """Load one split of a data set.
 
     Args:
-        name: the data set.
         split: the column of the test mask, from 0.
-        data_dir: see ``find_data_dir``.
     Raises:
         ValueError: if the folder, the data set or the split is missing, or the files do not match.
     """
@@ -96,10 +93,8 @@ def load_regression_data(name: str, split: int, data_dir: Path | None = None) ->
 
 
 def load_table(name: str, data_dir: Path | None = None) -> np.ndarray[Any, Any]:
-    """Load a data set, (rows, d + 1), the target last, as it is in its file.
-
-    Raises:
-        ValueError: if the folder or the data set is not there, or a value is not finite.
+    """Load a data set, (rows, d + 1), the target last, as it is in its file; raise ValueError if
+    the folder or the data set is not there, or a value is not finite.
     """
     table = _read(existing_data_set(name, data_dir), float)
     if not np.isfinite(table).all():
@@ -108,10 +103,8 @@ def load_table(name: str, data_dir: Path | None = None) -> np.ndarray[Any, Any]:
 
 
 def load_hyperparameters(name: str, split: int, data_dir: Path | None = None) -> Hyperparameters:
-    """Load the published hyperparameters of one split; the file's standard deviations are squared.
-
-    Raises:
-        ValueError: if there are none for this data set and split.
+    """Load the published hyperparameters of one split, or raise ValueError if there are none; the
+    file's standard deviations are squared.
     """
     path = find_data_dir(data_dir) / _HYPERPARAMETERS
     if not path.is_file():
@@ -130,10 +123,8 @@ def load_hyperparameters(name: str, split: int, data_dir: Path | None = None) ->
 
 
 def existing_data_set(name: str, data_dir: Path | None = None, part: str = "data") -> Path:
-    """Return the file of a data set with its ``data``, or with its ``test_mask``.
-
-    Raises:
-        ValueError: if it is not there; the message says where it comes from.
+    """Return the file of a data set with its ``data``, or with its ``test_mask``; if it is not
+    there, a ValueError says where it comes from.
     """
     folder = find_data_dir(data_dir)
     path = folder / f"{name}.{part}.csv.gz"
@@ -149,11 +140,7 @@ def existing_data_set(name: str, data_dir: Path | None = None, part: str = "data
 
 
 def check_data_set(name: str, split: int, data_dir: Path | None = None) -> None:
-    """Raise if a file of the data set is not there, without reading the data.
-
-    Raises:
-        ValueError: naming what is missing and where it comes from.
-    """
+    """Raise ValueError, naming it, if a file of the data set is missing; read no data."""
     existing_data_set(name, data_dir)
     existing_data_set(name, data_dir, "test_mask")
     load_hyperparameters(name, split, data_dir)
@@ -165,7 +152,6 @@ def read_numbers(path: Path, target: str) -> np.ndarray[Any, Any]:
 
     Args:
         path: a Parquet or CSV file with a row of names; every column but the target is an input.
-        target: the target's column.
     Raises:
         ValueError: if the file or the column is not there, a column is not numeric, a value is
             missing or not finite, or there are fewer than 10 rows.
@@ -223,12 +209,6 @@ def split_table(table: np.ndarray[Any, Any], split: int, test_fraction: float) -
     test = np.zeros(len(table), dtype=bool)
     test[np.random.default_rng(split).permutation(len(table))[:num_test]] = True
     return _standardise(table, test)
-
-
-def digest(path: Path) -> str:
-    """Return a file's SHA-256, which tells whether a table has changed since its record."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _standardise(table: np.ndarray[Any, Any], test: np.ndarray[Any, Any]) -> RegressionData:

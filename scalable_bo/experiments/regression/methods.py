@@ -101,13 +101,8 @@ class RegressionMethod:
 
 
 def solver_within(name: str | Solver, n: int, budget: Budget) -> Solver:
-    """Return the named solver of a system of n points, with the published settings of the
-    regressions and this budget.
-
-    Args:
-        name: one of ``SOLVERS``; or a solver from outside, with its own settings and budget.
-        n: number of data.
-        budget: see :class:`Budget`.
+    """Return the named solver, one of ``SOLVERS``, of a system of n points, with the published
+    settings of the regressions and this budget; or one from outside, with its own.
     """
     if from_outside(name) is not None:
         return solver_for(name, n)
@@ -129,7 +124,6 @@ def _exact(solver: str | Solver, heeds: tuple[str, ...]) -> RegressionMethod:
 
 
 def _subset(problem: RegressionProblem) -> PathwiseGP:
-    """Return the exact Gaussian process of a random subset of the data."""
     generator = torch.Generator().manual_seed(problem.seed)
     rows = torch.randperm(len(problem.X), generator=generator)[: problem.budget.num_points].to(
         problem.X.device
@@ -165,11 +159,7 @@ REGRESSION_METHODS = {
 
 
 def regression_method(solver: str | Solver) -> RegressionMethod:
-    """Return the method of that name, or with that solver from outside.
-
-    Raises:
-        ValueError: if there is none; the message lists those there are.
-    """
+    """Return the method of a name, or with a solver from outside; a ValueError lists the names."""
     if from_outside(solver) is not None:
         return _exact(solver, ())
     return REGRESSION_METHODS[checks.one_of("solver", solver, REGRESSION_METHODS)]

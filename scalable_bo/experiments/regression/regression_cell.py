@@ -12,6 +12,7 @@ References:
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 import warnings
@@ -37,7 +38,6 @@ from scalable_bo.experiments.regression.data import (
     Hyperparameters,
     RegressionData,
     check_data_set,
-    digest,
     load_hyperparameters,
     load_regression_data,
     read_numbers,
@@ -68,7 +68,6 @@ class RegressionCell(Cell[Loaded]):
             the project's root.
         noise: noise variance σ² in place of the given or fitted one; ``None`` for that.
         mean_only: compute the posterior mean alone: an RMSE, and no likelihood.
-        budget: of the method.
         target: column of the user's table to predict.
         test_fraction: of the rows of the user's table, in (0, 1).
         kernel: fitted to the user's table, one of ``SMOOTHNESS``.
@@ -111,11 +110,9 @@ class RegressionCell(Cell[Loaded]):
         if self.noise is not None:
             checks.positive_float("noise", self.noise, "Use a small value such as 1e-6.")
         if self.is_table != (self.target is not None):
-            needs = (
-                "must name the column to predict"
-                if self.is_table
-                else "goes with a table ending in .parquet or .csv only"
-            )
+            needs = "goes with a table ending in .parquet or .csv only"
+            if self.is_table:
+                needs = "must name the column to predict"
             raise ValueError(f"`target` {needs}, got {self.target!r} for {self.data}.")
         if not 0.0 < self.test_fraction < 1.0:
             raise ValueError(f"`test_fraction` must be between 0 and 1, got {self.test_fraction}.")
@@ -179,7 +176,8 @@ class RegressionCell(Cell[Loaded]):
         if self.kernel == "matern32":
             del settings["kernel"]  # records without it are of that kernel
         if self.is_table:
-            return settings | {"sha256": digest(Path(self.data))}
+            with Path(self.data).open("rb") as file:  # a table may change after its record
+                return settings | {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
         return {
             key: value for key, value in settings.items() if key not in ("target", "test_fraction")
         }
@@ -286,7 +284,6 @@ def fit_hyperparameters(
         X: (n, d), standardised.
         y: (n,), standardised.
         smoothness: of the kernel, see :func:`matern_kernel`.
-        seed: of the choice of points.
         on_status: called with a few words as the fit goes on.
     References:
         Rathore et al. (2025), Appendix D.1, after Lin et al. (2023), Appendix A.1.

@@ -41,24 +41,20 @@ from scalable_bo.experiments.presets import ThompsonPreset
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import (
     Record,
+    Stopwatch,
     describe_environment,
     existing_record,
     peak_memory_bytes,
     reset_peak_memory,
 )
-from scalable_bo.experiments.solvers import name_of, solver_for
-from scalable_bo.experiments.thompson.samplers import (
-    SVGP,
-    Stopwatch,
-    check_thompson_method,
-    draw_seed,
-    published_weights,
-)
+from scalable_bo.experiments.solvers import from_outside, name_of, solver_for
 from scalable_bo.experiments.thompson.state import load_state, require_settings_of_run, save_state
 from scalable_bo.experiments.torchrun import num_processes
-from surrogates import Checkpoint, PathwiseGP, PriorPaths, Solver, UnsolvedWarning
+from surrogates import Checkpoint, PathwiseGP, PriorPaths, Solver, UnsolvedWarning, checks
 from surrogates.models.variational_gp import VariationalGP
+from surrogates.solvers.registry import SOLVERS
 
+SVGP = "svgp"
 # One independent random stream a purpose, so that every solver meets the same target, data and
 # observation noise.
 _STREAMS = (
@@ -83,11 +79,9 @@ class ThompsonCell(Cell[None]):
     the last bit.
 
     Args:
-        preset: the settings.
         solver: of the registry, or ``svgp``; or one from outside, an object or "module:Class", with
             its own budget in place of the preset's.
         lengthscale: of target and surrogate.
-        seed: of all random numbers.
     Raises:
         ValueError: if the solver is unknown, or the lengthscale or the seed out of range.
     """
@@ -100,7 +94,8 @@ class ThompsonCell(Cell[None]):
     seed: int
 
     def __post_init__(self) -> None:
-        check_thompson_method(self.solver)
+        if from_outside(self.solver) is None:
+            checks.one_of("solver", self.solver, (*SOLVERS, SVGP))
         if not (math.isfinite(self.lengthscale) and self.lengthscale > 0):
             raise ValueError(f"`lengthscale` must be positive and finite, got {self.lengthscale}.")
         if self.seed < 0:
@@ -136,7 +131,6 @@ class ThompsonCell(Cell[None]):
         ``environment`` it went on.
 
         Args:
-            data: not used.
             on_status: called with a few words on what is happening now.
             state: file of the state after the last finished round, with a folder of the round's
                 solve beside it, both removed at the end; a damaged one is ignored with a warning.
@@ -191,10 +185,8 @@ class ThompsonCell(Cell[None]):
 
 
 def check_settings(cells: Sequence[ThompsonCell], folder: Path) -> None:
-    """Require that what the folder has of these runs, complete or not, has the same settings.
-
-    Raises:
-        ValueError: naming the first that has others, and what differs.
+    """Require that what the folder has of these runs, complete or not, has the same settings; a
+    ValueError names the first that has others, and what differs.
     """
     for cell in cells:
         path, state = files(cell, folder)
@@ -217,7 +209,12 @@ class ThompsonRounds:
         self.preset = preset
         self.device = torch.device(cell.device)
         self.dtype = getattr(torch, preset.dtype)
-        self.generators = _generators(cell.seed)
+        children = np.random.SeedSequence(cell.seed).spawn(len(_STREAMS))
+        seeds = [int(child.generate_state(1, np.uint64)[0] >> np.uint64(1)) for child in children]
+        self.generators = {
+            name: torch.Generator().manual_seed(seed)
+            for name, seed in zip(_STREAMS, seeds, strict=True)
+        }
         kernel = matern_kernel(cell.lengthscale, preset.outputscale, preset.smoothness)
         self.kernel = kernel = kernel.to(self.device, self.dtype)
         self.solver = cell.solver
@@ -390,7 +387,6 @@ class _Observed:
         return cls(X, values, target.add_noise(values, generator))
 
     def extend(self, new: dict[str, Tensor]) -> None:
-        """Append rows by the name of their attribute."""
         for name, rows in new.items():
             setattr(self, name, torch.cat([getattr(self, name), rows.to(self.X)]))
 
@@ -398,10 +394,13 @@ class _Observed:
         return {"best_noiseless": float(self.values.max()), "best_observed": float(self.y.max())}
 
 
-def _generators(seed: int) -> dict[str, torch.Generator]:
-    children = np.random.SeedSequence(seed).spawn(len(_STREAMS))
-    seeds = [int(child.generate_state(1, np.uint64)[0] >> np.uint64(1)) for child in children]
-    return {
-        name: torch.Generator().manual_seed(state)
-        for name, state in zip(_STREAMS, seeds, strict=True)
-    }
+def published_weights(y: Tensor) -> Tensor:
+    """Return probabilities (n,) ∝ ``y + min(y)``, as published; what is then negative is 0."""
+    weights = y + y.min()
+    weights = (weights / weights.sum()).clamp_min(0.0)
+    return weights / weights.sum()
+
+
+def draw_seed(generator: torch.Generator) -> int:
+    """Draw a seed for a component that makes its own generator."""
+    return int(torch.randint(2**62, (), generator=generator))

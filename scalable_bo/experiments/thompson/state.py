@@ -54,11 +54,7 @@ def load_state(path: Path) -> tuple[Record, dict[str, Tensor]] | None:
 
 
 def require_settings_of_run(name: str, found: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Require that the record ``found`` of the run ``name`` was made with these settings.
-
-    Raises:
-        ValueError: if not, naming what differs.
-    """
+    """Require that the record ``found`` of the run ``name`` has these settings; else ValueError."""
     if changes := differences(found.get("settings", {}), settings):
         raise ValueError(
             f"`out` has a record of {name} with other settings: {', '.join(changes)}. It is neither"

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from benchmarks.league import tasks
-from benchmarks.league.failing import FAILING
-from benchmarks.league.fronts import FRONTS, hypervolume
 from benchmarks.league.subsets import NIGHT, SUBSETS
-from benchmarks.league.tasks import make_task, missing_package
+from benchmarks.league.tasks import FAILING, FRONTS, hypervolume, make_task, missing_package
 from benchmarks.league.tuning import TUNING_TASKS
 from scalable_bo.experiments.problems import test_function as make_function
 from scalable_bo.space.space import Categorical, Float, Int

@@ -20,8 +20,7 @@ from scalable_bo.experiments.presets import THOMPSON_PRESETS as PRESETS
 from scalable_bo.experiments.presets import ThompsonPreset, find_preset, vary
 from scalable_bo.experiments.records import write_record
 from scalable_bo.experiments.solvers import CGBudget, SDDBudget, name_of, solver_for
-from scalable_bo.experiments.thompson.cell import ThompsonCell
-from scalable_bo.experiments.thompson.samplers import published_weights
+from scalable_bo.experiments.thompson.cell import ThompsonCell, published_weights
 from scalable_bo.experiments.thompson.table import summarise, thompson_table
 from surrogates import (
     CG,
