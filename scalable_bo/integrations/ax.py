@@ -288,7 +288,6 @@ class ThompsonAcquisition(Acquisition):
         }
 
     def _chosen(self, request: Request, grid: _Grid) -> Tensor:
-        """Return the batch by Ax's model or the surrogate of a study."""
         options = self.options.get("sampler_options")
         sampler = partial(ParallelThompsonSampling, **options) if options else None
         strategy = make_strategy(self.options.get("strategy", "thompson"), sampler)
@@ -301,8 +300,9 @@ class ThompsonAcquisition(Acquisition):
         told, failed = (box.to_cube(X).double() for X in (self.surrogate.Xs[0], self._failed))
         failures = TrainingData.of_failures(told, failed)
         if self.options.get("surrogate", "ax") == "ax":
-            success = learn_success(factory, failures, request.generator)
-            request = replace(request, success=None if success is None else box.in_box(success))
+            learned = learn_success(factory, failures, request.generator)
+            if learned is not None:
+                request = replace(request, success=lambda X: learned(box.to_cube(X)))
             return checked_batch(strategy.generate(request), request, strategy)
         on_cube = _on_cube(request, box)
         if "objective" in request.goal:
@@ -363,7 +363,6 @@ class ThompsonAcquisition(Acquisition):
 
 
 def _training_data(dataset: SupervisedDataset, box: Box, maximize: bool = True) -> TrainingData:
-    """Return the data of an outcome on the unit cube."""
     noise = None if dataset.Yvar is None else dataset.Yvar.squeeze(-1)
     return TrainingData.of(box.to_cube(dataset.X), dataset.Y.squeeze(-1), noise, maximize)
 
@@ -386,9 +385,6 @@ def _on_cube(request: Request, box: Box) -> Request:
 class _Grid:
     """What the discrete and the fixed parameters may be in Ax's transformed search space, where a
     categorical one is a group of one-hot columns.
-
-    Args:
-        fixed: values by the column.
     """
 
     def __init__(

@@ -33,8 +33,6 @@ class ThompsonNode(GenerationNode):
     experiment, draws anew. Waiting points are not saved; those of failed trials are not repeated.
 
     Args:
-        name: of the node.
-        generator_specs: one specification.
         batch_size: points; 1 to draw for every trial.
     """
 
@@ -108,7 +106,6 @@ def node_to_dict(node: ThompsonNode) -> dict[str, Any]:
 
 
 def _failed(experiment: Experiment) -> list[ObservationFeatures]:
-    """Return the points of failed trials."""
     return [
         ObservationFeatures.from_arm(arm, trial_index=trial.index)
         for trial in experiment.trials_by_status[TrialStatus.FAILED]
@@ -122,7 +119,6 @@ def _with_failed(
     pending: dict[str, list[ObservationFeatures]] | None,
     failed: list[ObservationFeatures],
 ) -> dict[str, list[ObservationFeatures]] | None:
-    """Return pending points and then the ``failed`` ones, for each metric."""
     if not failed:
         return pending
     return {name: [*(pending or {}).get(name, []), *failed] for name in experiment.metrics}

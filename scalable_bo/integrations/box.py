@@ -5,7 +5,7 @@ Notation: X (..., d) points in the box, U (..., d) on the cube.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,8 @@ LinearConstraints = list[tuple[Tensor, Tensor, float]]
 
 @dataclass(frozen=True, eq=False)
 class Box:
-    """A box; an input with one value is 0 there.
-
-    Attributes:
-        lower, upper: (d,) its ends.
-        sides: (d,) between them, 1 for an input with one value.
+    """A box between ``lower`` and ``upper`` (d,), with its ``sides`` (d,): 1 for an input with one
+    value, which is 0 on the cube.
     """
 
     lower: Tensor
@@ -43,14 +40,6 @@ class Box:
         """Return the points U (..., d) of the unit cube in the box."""
         return torch.clamp(self.lower + self.sides * U, self.lower, self.upper)
 
-    def on_cube(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """Return a function from points to points as one on the unit cube."""
-        return lambda U: self.to_cube(function(self.from_cube(U)))
-
-    def in_box(self, function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """Return a function of points on the unit cube as one of those in the box."""
-        return lambda X: function(self.to_cube(X))
-
     def constraints_on_cube(self, constraints: Mapping[str, Any]) -> dict[str, Any]:
         """Return linear constraints, fixed features and a rounding, if any, on the unit cube."""
 
@@ -62,7 +51,7 @@ class Box:
         fixed = constraints["fixed_features"]
         rounding = constraints.get("rounding")
         return {
-            "rounding": rounding and self.on_cube(rounding),
+            "rounding": rounding and (lambda U: self.to_cube(rounding(self.from_cube(U)))),
             "inequality_constraints": moved(constraints["inequality_constraints"]),
             "equality_constraints": moved(constraints["equality_constraints"]),
             "fixed_features": {

@@ -34,9 +34,6 @@ def choose_batch(
     line; nothing without a time.
 
     Args:
-        factory: of surrogates.
-        strategy: answers a request.
-        data: all values.
         request_of: makes the request for some points by a model.
         seconds: that the batch is to take; ``None`` for as long as all values take.
         success: where evaluations succeeded and failed; ``None`` where too few failed.
@@ -74,10 +71,8 @@ def fitted_model(
     watch: FitWatch | None = None,
 ) -> tuple[PathwiseGP, TrainingData]:
     """Return the model that a study would choose q points by, the one for few values where the
-    strategy asks for it, and the data as it has them.
-
-    Args:
-        has_limit: whether the values have a limit to keep, so that they stay on their scale.
+    strategy asks for it, and the data as it has them; values that have a limit to keep stay on
+    their scale.
     """
     if has_limit:
         return factory.build(data, fit_surrogate(factory, data, generator)), data

@@ -35,11 +35,7 @@ def parameter_of(distribution: BaseDistribution) -> Parameter | None:
 
 
 class TrialSpace:
-    """The space of distributions for which there are parameters.
-
-    Args:
-        distributions: by name.
-    """
+    """The space of distributions for which there are parameters."""
 
     def __init__(self, distributions: Mapping[str, BaseDistribution]) -> None:
         self.distributions = distributions

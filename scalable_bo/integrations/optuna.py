@@ -309,7 +309,6 @@ class ThompsonSampler(BaseSampler):
         request_of: Callable[[list[PathwiseGP], int], Request],
         success: TrainingData | None,
     ) -> Tensor:
-        """Return a batch by a surrogate of each objective and constraint."""
         if self._ask_seconds is not None:
             raise _no_time_for_several(self._ask_seconds)
         strategy = goal_strategy(goal, *self._named)
@@ -367,7 +366,6 @@ class _SortedTrials:
 
     @classmethod
     def of(cls, study: Study, space: dict[str, BaseDistribution]) -> _SortedTrials:
-        """Return the trials of a study, sorted."""
         known = cls([], [], [])
         for trial in study.get_trials(deepcopy=False):
             if not space.items() <= trial.distributions.items():

@@ -219,10 +219,8 @@ def function_name(function: CallableConstraint) -> str:
 def read_constraint(
     table: Any, place: str, load: Callable[[str, str], CallableConstraint] | None
 ) -> LinearConstraint | CallableConstraint:
-    """Return the constraint of a table, a function by ``load(its place, what stands there)``.
-
-    Raises:
-        TypeError, ValueError: if the table is none of a constraint; ``place`` is what they call it.
+    """Return the constraint of a table, a function by ``load(its place, what stands there)``; raise
+    TypeError or ValueError, which names the ``place``, if it is none.
     """
     if not isinstance(table, Mapping) or ("function" in table) == ("coefficients" in table):
         raise ValueError(
@@ -245,10 +243,8 @@ def read_constraint(
 
 
 def allows(constraint: CallableConstraint, params: dict[str, Any]) -> bool:
-    """Return whether a function allows the parameters.
-
-    Raises:
-        TypeError: if it returns neither a boolean nor a number.
+    """Return whether a function allows the parameters; raise TypeError if it returns neither a
+    boolean nor a number.
     """
     answer = constraint(params)
     if isinstance(answer, bool | np.bool_):

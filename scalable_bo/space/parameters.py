@@ -474,10 +474,8 @@ def is_fixed_value(value: Any) -> bool:
 
 
 def read_parameter(value: Any, place: str) -> Any:
-    """Return the parameter of a table; what is no table stands for itself, as a fixed value.
-
-    Raises:
-        TypeError, ValueError: if the table is none of a parameter; ``place`` is what they call it.
+    """Return the parameter of a table; what is no table stands for itself, as a fixed value. Raise
+    TypeError or ValueError, which names the ``place``, if the table is none of a parameter.
     """
     if not isinstance(value, Mapping):
         return value

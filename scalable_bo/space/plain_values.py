@@ -20,10 +20,8 @@ T = TypeVar("T")
 
 
 def read_fields(kind: type[T], table: Mapping[str, Any], place: str) -> T:
-    """Return the dataclass ``kind`` with the values of a table; ``place`` is what errors call it.
-
-    Raises:
-        TypeError, ValueError: with each key that is missing or unknown, or as ``kind`` does.
+    """Return the dataclass ``kind`` with the values of a table; raise TypeError or ValueError,
+    which names the ``place``, with each key that is missing or unknown, or as ``kind`` does.
     """
     known = {one.name: one.default for one in fields(kind) if one.init}  # type: ignore[arg-type]
     problems = [

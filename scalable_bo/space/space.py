@@ -491,7 +491,7 @@ class Space:
         parts = U.split([param.num_columns for param in self.params.values()], dim=-1)
         columns = []
         for param, part in zip(self.params.values(), parts, strict=True):
-            columns.append(param.unnormalize(part if _is_one_hot(param) else part.squeeze(-1)))
+            columns.append(param.unnormalize(part if param.num_columns > 1 else part.squeeze(-1)))
         return torch.stack(columns, dim=-1)
 
     def _encoded(self, X: Tensor) -> Tensor:
@@ -501,7 +501,7 @@ class Space:
             numbers = X[..., column]
             missing = numbers.isnan()
             units = param.normalize(torch.where(missing, param.low, numbers))
-            if not _is_one_hot(param):
+            if param.num_columns == 1:
                 columns.append(torch.where(missing, 0.5, units).unsqueeze(-1))
             else:
                 columns.append(torch.where(missing.unsqueeze(-1), 1.0 / units.shape[-1], units))
@@ -510,8 +510,6 @@ class Space:
 
 @dataclass(frozen=True)
 class _Tables:
-    """The tables of a space."""
-
     version: Any
     parameters: Mapping[str, Any]
     constraints: Sequence[Any] = ()
@@ -526,11 +524,8 @@ class _Tables:
 
 def _conditions(params: Mapping[str, Parameter]) -> dict[int, dict[int, Tensor]]:
     """Return, by the column of a parameter that is not always active, the columns of those that it
-    depends on with the numbers of the values that it asks of them.
-
-    Raises:
-        ValueError: if a parameter depends on something else than a value of a parameter before it
-            that has finitely many.
+    depends on with the numbers of the values that it asks of them; raise ValueError if it depends
+    on anything but a value of a parameter before it that has finitely many.
     """
     names = list(params)
     wanted = {}
@@ -561,10 +556,6 @@ def _numbers(name: str, param: Parameter, values: Any) -> Tensor:
             f"`active_if` of `{name}` must ask for what is {param.requirement}, got {received!r}."
         )
     return param.placed(numbers)
-
-
-def _is_one_hot(param: Parameter) -> bool:
-    return isinstance(param, Categorical) and not param.ordered
 
 
 def _points(points: Any, argument: str, num_columns: int) -> Tensor:

@@ -1,5 +1,7 @@
 """A box and the unit cube: points, constraints and fixed inputs on both."""
 
+from typing import Any
+
 import torch
 
 from acquisition.constraints import FeasibleSet
@@ -14,7 +16,10 @@ def test_points_go_to_the_cube_and_back() -> None:
     assert torch.equal(box.from_cube(box.to_cube(BOUNDS)), BOUNDS)
     X = torch.lerp(*BOUNDS, torch.rand(100, 3, dtype=torch.float64))
     assert torch.allclose(box.from_cube(box.to_cube(X)), X)
-    assert torch.equal(box.on_cube(lambda X: X.round())(box.to_cube(X)), box.to_cube(X.round()))
+    given: dict[str, Any] = dict.fromkeys(("inequality_constraints", "equality_constraints"))
+    given |= {"fixed_features": {}, "rounding": torch.round}
+    rounding = box.constraints_on_cube(given)["rounding"]
+    assert torch.equal(rounding(box.to_cube(X)), box.to_cube(X.round()))
 
 
 def test_constraints_hold_for_the_same_points_on_the_cube() -> None:
