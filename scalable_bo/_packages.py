@@ -22,7 +22,6 @@ def require(module: str, *, extra: str, user: str) -> None:
     """Raise if ``module`` cannot be imported.
 
     Args:
-        module: its name.
         extra: of this package, which installs it.
         user: what needs it, to begin the message with.
     Raises:
@@ -46,14 +45,12 @@ def check_sibling_packages(*names: str) -> None:
     """
     root = Path(__file__).resolve().parent.parent
     for name in names:
-        found = _location(name)
+        spec = find_spec(name)  # without an `__init__.py`, it is of a folder
+        places = spec and ([spec.origin] if spec.origin else spec.submodule_search_locations)
+        found = next(map(Path, places or ()), None)
         expected = root / name / "__init__.py"
         if found is None or found.resolve() != expected:
-            wrong = (
-                "no module of that name"
-                if found is None
-                else f"another module of that name: {found}"
-            )
+            wrong = f"another module of that name: {found}" if found else "no module of that name"
             raise ImportError(
                 f"scalable_bo needs its own package `{name}` at {expected}, but Python finds"
                 f" {wrong}. Install scalable-bo again; or rename that module, uninstall the"
@@ -72,12 +69,3 @@ def installed_version() -> str:
         return version("scalable-bo")
     except PackageNotFoundError:
         return "0+unknown"
-
-
-def _location(name: str) -> Path | None:
-    """Return the file that ``import name`` loads or, without ``__init__.py``, the folder."""
-    spec = find_spec(name)
-    if spec is None:
-        return None
-    places = [spec.origin] if spec.origin else spec.submodule_search_locations
-    return next(map(Path, places or ()), None)

@@ -189,7 +189,6 @@ def plot_timeline(study: Study) -> go.Figure:
 
 
 def _with_surrogate(study: Study, outcome: str | None) -> tuple[Snapshot, int]:
-    """Return a study as it stands, and the number of an outcome."""
     names = study.outcomes or ("value",)
     number = 0 if outcome is None else names.index(checks.one_of("outcome", outcome, names))
     snapshot = study.snapshot()
@@ -199,7 +198,6 @@ def _with_surrogate(study: Study, outcome: str | None) -> tuple[Snapshot, int]:
 
 
 def _checked(snapshot: Snapshot, params: Sequence[str] | None) -> list[str] | None:
-    """Return names of parameters that were given."""
     if params is None:
         return None
     known = snapshot.space.names
@@ -279,7 +277,6 @@ def _along(axis: Axis, numbers: np.ndarray) -> Any:
 
 
 def _dimension(axis: Axis, column: np.ndarray) -> dict[str, Any]:
-    """Return one axis of parallel coordinates."""
     scale = np.log10 if axis.kind == "log" else np.asarray
     found = ticks(axis, upright=True)
     return {

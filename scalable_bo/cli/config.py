@@ -137,10 +137,8 @@ class Config(_Table):
             study.add_data(self.folder / data.file, target=data.target, noise=data.noise)
 
     def read_enqueued(self, space: Space) -> Tensor:
-        """Return the points that are evaluated first, (k, d) in the user's units.
-
-        Raises:
-            ValueError: if one lies outside the space or breaks a constraint.
+        """Return the points that are evaluated first, (k, d) in the user's units; raise ValueError
+        if one lies outside the space or breaks a constraint.
         """
         try:
             return space.read_feasible(self.enqueue, "enqueue")
@@ -148,11 +146,7 @@ class Config(_Table):
             raise ValueError(f"[[enqueue]]: {error}") from error
 
     def build_objective(self) -> Callable[[dict[str, Any]], Any] | Command:
-        """Return the objective.
-
-        Raises:
-            ValueError: if there is none, or it cannot be imported.
-        """
+        """Return the objective; raise ValueError if there is none, or it cannot be imported."""
         section = self.objective
         if section is None or (section.function is None) == (section.command is None):
             raise ValueError(
@@ -168,11 +162,7 @@ class Config(_Table):
         return load_function(key, reference, self.folder)
 
     def load_callbacks(self) -> list[Callable[..., None]]:
-        """Return what is called after each round.
-
-        Raises:
-            ValueError: if it cannot be imported.
-        """
+        """Return what is called after each round; raise ValueError if it cannot be imported."""
         return [
             self._load_function(f"run.callbacks.{place}", reference)
             for place, reference in enumerate(self.require_run().callbacks)
@@ -186,11 +176,7 @@ class Config(_Table):
         return executor_maker(run.executor, run.workers, run.scheduler)
 
     def require_run(self) -> RunSection:
-        """Return the table ``run``.
-
-        Raises:
-            ValueError: if there is none.
-        """
+        """Return the table ``run``; raise ValueError if there is none."""
         if self.run is None:
             raise ValueError(
                 "The configuration must have the table [run] with `rounds` and `batch`."
@@ -199,11 +185,8 @@ class Config(_Table):
 
 
 def read_config(file: Path) -> Config:
-    """Read a configuration; nothing is imported.
-
-    Raises:
-        ValueError: if it cannot be read, with each problem and, for unknown keys, the nearest known
-            one.
+    """Read a configuration; nothing is imported. If it cannot be read, a ValueError says each
+    problem and, for unknown keys, the nearest known one.
     """
     try:
         with file.open("rb") as stream:
@@ -260,7 +243,6 @@ def _describe(problem: dict[str, Any]) -> str:
 
 
 def _keys_at(place: tuple[Any, ...]) -> list[str]:
-    """Return the known keys of the table at ``place``."""
     kind: Any = Config
     for part in place:
         if isinstance(part, str):

@@ -58,13 +58,11 @@ def _read_result(content: bytes, number: int) -> dict[str, Any]:
         raise ValueError(
             f"Line {number} must have either `value` or `error`, got {content[:80]!r}."
         )
-    error_text = line.get("error")
-    reason = None if "error" not in line else str(error_text)[:500]
     return {
         "id": line["id"],
         "value": _read_value(line.get("value", math.nan)),
         "noise": line.get("noise"),
-        "error": reason,
+        "error": str(line["error"])[:500] if "error" in line else None,
     }
 
 

@@ -30,8 +30,6 @@ class BenchmarkPlan(NamedTuple):
         cells: in the order in which they run.
         show: prints a summary of the records.
         table: of the folder, which is written after Ctrl-C, too.
-        draw: draws the records, likewise.
-        picture: the file that ``draw`` writes.
     """
 
     cells: Sequence[Cell[Any]]
@@ -57,11 +55,7 @@ class Benchmark(ABC):
 
     @abstractmethod
     def plan(self) -> BenchmarkPlan:
-        """Return what is run.
-
-        Raises:
-            TypeError, ValueError: if an option is wrong.
-        """
+        """Return what is run; raise TypeError or ValueError if an option is wrong."""
 
     def run(self) -> None:
         """Run the cells, together with the other processes that ``torchrun`` has started, of which
@@ -106,12 +100,8 @@ def arguments_for(command: DataclassInstance, kind: type[DataclassInstance]) -> 
 
 
 def run_and_show(plan: BenchmarkPlan, out: Path, *, rerun: bool) -> list[Record]:
-    """Run the cells of a plan with a line a step on stderr, and return their records.
-
-    Args:
-        plan: what to run.
-        out: folder of the records.
-        rerun: run also what the folder has a record of.
+    """Run the cells of a plan with a line a step on stderr, and return their records; with
+    ``rerun``, also those that the folder has a record of.
     """
     from scalable_bo.evaluation.progress import RoundProgress
     from scalable_bo.experiments.cells import run_cells

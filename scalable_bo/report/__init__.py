@@ -1,6 +1,4 @@
-"""The report of a study: one HTML page that shows it as it stands,
-without scripts and without the network.
-"""
+"""The report of a study: one HTML page that shows it as it stands."""
 
 from scalable_bo.report.page import write_report
 

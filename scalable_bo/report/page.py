@@ -32,11 +32,7 @@ _LIBRARIES = ("torch", "gpytorch", "botorch", "numpy")
 
 
 def write_report(snapshot: Snapshot, path: Path) -> None:
-    """Write the page, whole or not at all.
-
-    Raises:
-        OSError: if it cannot be written.
-    """
+    """Write the page, whole or not at all; raise OSError if it cannot be written."""
     write_atomically(path, render(snapshot).encode())
 
 
@@ -134,21 +130,18 @@ def _of_pending(snapshot: Snapshot) -> str:
 
 
 def _of_values(snapshot: Snapshot) -> list[str]:
-    """Return the sections that need a value."""
     row = snapshot.shown_row
     if row is None:
         return [_section("Best point", "", "No finite value has been told yet.")]
     progress = views.history(snapshot)
     sections = [*_of_best(snapshot, row), _section(progress.title, draw(progress))]
     if not snapshot.beliefs:
-        why = (
-            "There is no surrogate before two values."
-            if len(snapshot.rows.observed) < 2
-            else (
+        why = "There is no surrogate before two values."
+        if len(snapshot.rows.observed) > 1:
+            why = (
                 "The folder does not hold the surrogate, or the kernel is your own. Write the"
                 " report by `study.report(path)`."
             )
-        )
         sections.append(_section("Prediction", "", why))
     else:
         sections += [_of_outcome(snapshot, j) for j in range(snapshot.wanted.num_objectives)]
@@ -218,7 +211,6 @@ def _of_outcome(snapshot: Snapshot, outcome: int) -> str:
 
 
 def _of_limits(snapshot: Snapshot) -> list[str]:
-    """Return the sections of the limits on outcomes, and of those that are no objectives."""
     goal = snapshot.wanted
     if not goal.constraints:
         return []
@@ -237,7 +229,6 @@ def _of_limits(snapshot: Snapshot) -> list[str]:
 
 
 def _diagnostics(snapshot: Snapshot) -> str:
-    """Return the section of what asks cost and how right their solves are, folded."""
     solvers = Counter(cost.solver for cost in snapshot.costs.values() if cost.solver)
     found = {name: snapshot.settings[name] for name in MACHINERY if name in snapshot.settings}
     if solvers:
@@ -282,7 +273,6 @@ def _of_asks(snapshot: Snapshot) -> list[str]:
 
 
 def _of_choices(snapshot: Snapshot) -> list[str]:
-    """Return how the latest asks have chosen, if their costs say so."""
     chosen = [
         (ask.number, ask.num_points, ask.num_observed, cost.choice)
         for ask in snapshot.asks

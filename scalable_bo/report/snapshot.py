@@ -33,15 +33,9 @@ class Snapshot:
 
     Attributes:
         space: of a folder, without its constraints.
-        maximize: whether larger values are better.
         settings: what the study was made with, as text: the space, its constraints, the direction,
             the seed and, if it runs, more.
         rows: a copy.
-        asks: in order.
-        costs: of asks, by number.
-        sources: of added data.
-        find_beliefs: makes ``beliefs``.
-        find_success: makes ``success``.
         name: of its folder; empty in memory.
         goal: what is wanted of several outcomes; ``None`` for one objective alone.
     """
@@ -137,11 +131,7 @@ def take_snapshot(
     name: str,
     machinery: Mapping[str, str],
 ) -> Snapshot:
-    """Return a study as it stands.
-
-    Args:
-        machinery: settings of the computation, as text, beside what the study was made with.
-    """
+    """Return a study as it stands; ``machinery`` are settings of the computation, as text."""
     with record.lock:
         now = record.contents
         known = deepcopy(now.rows), tuple(now.asks), dict(now.costs), tuple(now.sources)

@@ -124,18 +124,13 @@ def _candidates(axis: Axis) -> list[list[tuple[float, str]]]:
 
 
 def _linear_ticks(axis: Axis, count: int) -> list[tuple[float, str]]:
-    step = _round_step((axis.high - axis.low) / count)
+    least = max((axis.high - axis.low) / count, sys.float_info.min)
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10, 20) if factor * power >= least)
     first = math.ceil(axis.low / step)
     inside = [step * number for number in range(first, math.floor(axis.high / step) + 1)]
     digits = math.ceil(math.log10(max(*map(abs, inside), step) / step)) + 2 if inside else 3
     return [(v, "0" if abs(v) < 1e-6 * step else _number(v, digits)) for v in inside]
-
-
-def _round_step(least: float) -> float:
-    """Return the smallest of 1, 2, 2.5 and 5 times a power of ten that is not below ``least``."""
-    least = max(least, sys.float_info.min)
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(factor * power for factor in (1, 2, 2.5, 5, 10, 20) if factor * power >= least)
 
 
 def _number(value: float, digits: int) -> str:
@@ -179,7 +174,6 @@ def _panel(panel: Panel, limit: int) -> str:
 
 
 def _axes(panel: Panel) -> str:
-    """Return the grid, the ticks and the titles of both axes."""
     parts = []
     for value, label in ticks(panel.y, upright=True):
         up = _share(1 - panel.y.place(value))
@@ -197,7 +191,6 @@ def _axes(panel: Panel) -> str:
 
 
 def _upright(axis: Axis, across: float, turned: bool) -> str:
-    """Return one of the axes of parallel coordinates."""
     x = _share(across)
     name = escape(shorten(axis.title, 27))
     style = 'class="name" transform="rotate(-30)"' if turned else 'class="name middle"'

@@ -34,8 +34,6 @@ class Axis:
     """An axis.
 
     Attributes:
-        title: what it shows.
-        low: its lower end.
         high: its upper end, above ``low``.
         kind: "linear", "log" or "category", on which choices stand at 0, 1, …
         labels: of those positions.
@@ -130,11 +128,7 @@ class Picture:
 
 
 def observed(snapshot: Snapshot) -> np.ndarray:
-    """Return the rows with a value.
-
-    Raises:
-        ValueError: if there is none.
-    """
+    """Return the rows with a value; raise ValueError if there is none."""
     if not snapshot.rows.observed:
         raise ValueError("There is nothing to show yet: no finite value has been told.")
     return np.array(snapshot.rows.observed)
@@ -175,10 +169,8 @@ def history(snapshot: Snapshot, log: bool | None = None) -> Picture:
 
 
 def front(snapshot: Snapshot) -> Picture:
-    """Return every pair of the objectives of all points, those of the Pareto front last.
-
-    Raises:
-        ValueError: unless there are several objectives, and a value.
+    """Return every pair of the objectives of all points, those of the Pareto front last; raise
+    ValueError unless there are several objectives, and a value.
     """
     goal = snapshot.wanted
     if goal.num_objectives < 2:
@@ -214,11 +206,9 @@ def front(snapshot: Snapshot) -> Picture:
 
 
 def slices(snapshot: Snapshot, outcome: int = 0, names: Sequence[str] | None = None) -> Picture:
-    """Return the mean of an outcome with its band along each parameter, all others as in
-    ``snapshot.shown_row``, where those that are not active have no panel, and the observed values.
-
-    Args:
-        names: of parameters; ``None`` for all, of more than twelve those that matter most.
+    """Return the mean of an outcome with its band along parameters, of more than twelve those that
+    matter most, all others as in ``snapshot.shown_row``, where those that are not active have no
+    panel, and the observed values.
     """
     space = snapshot.space
     belief = snapshot.beliefs[outcome]
@@ -308,11 +298,7 @@ def contour(
 
 
 def times(snapshot: Snapshot) -> Picture:
-    """Return the seconds of each ask in its steps.
-
-    Raises:
-        ValueError: if there is no ask yet.
-    """
+    """Return the seconds of each ask in its steps; raise ValueError if there is no ask yet."""
     if not snapshot.costs:
         raise ValueError("There is no ask yet whose time could be shown. Ask for points first.")
     asks, costs = _asks(snapshot)
@@ -348,12 +334,11 @@ def errors(snapshot: Snapshot) -> Picture | None:
         return None
     asks, values = asks[solved], values[solved]
     what = "posterior standard deviations" if have_errors else "relative residual"
-    marks = [
-        Marks("line", asks, values),
-        Marks("points", asks, values, texts=lambda kept: [
-            f"ask {asks[k]}: {values[k]:.1e}" for k in kept
-        ]),
-    ]  # fmt: skip
+
+    def texts(kept: np.ndarray) -> list[str]:
+        return [f"ask {asks[k]}: {values[k]:.1e}" for k in kept]
+
+    marks = [Marks("line", asks, values), Marks("points", asks, values, texts=texts)]
     up = Axis.around(what, values, log=True, margin=0.15)
     return Picture("Error of each ask", [Panel(_across_asks(_asks(snapshot)[0]), up, marks)])
 
@@ -366,8 +351,6 @@ class Lines:
         axes: of parameters, and last of the objectives.
         rows: (k,) which they are.
         values: (k, axes) where each crosses them; NaN where a parameter is not active.
-        colours: of the lines.
-        note: what has been left out.
     """
 
     axes: Sequence[Axis]
@@ -397,9 +380,7 @@ def lines(
     Args:
         names: ``None`` for all.
         whole: return all rows, on the axes of all parameters.
-        num_best: of the best rows.
         num_others: of the other rows, evenly spread over their ranks.
-        most_axes: of the first parameters.
     """
     rows = snapshot.ranked
     space = snapshot.space
@@ -434,9 +415,9 @@ def seconds(cost: AskReport) -> tuple[float, float, float]:
 
 def thin(count: int, limit: int) -> np.ndarray:
     """Return at most so many positions, evenly spread, the first and the last among them."""
-    return (
-        np.arange(count) if count <= limit else np.linspace(0, count - 1, limit).round().astype(int)
-    )
+    if count <= limit:
+        return np.arange(count)
+    return np.linspace(0, count - 1, limit).round().astype(int)
 
 
 def _hypervolumes(snapshot: Snapshot) -> tuple[np.ndarray, np.ndarray]:
@@ -479,7 +460,6 @@ def outcome_name(snapshot: Snapshot, outcome: int) -> str:
 
 
 def _asks(snapshot: Snapshot) -> tuple[np.ndarray, list[AskReport]]:
-    """Return the numbers and the costs of the asks whose cost is known."""
     return np.array(list(snapshot.costs)), list(snapshot.costs.values())
 
 

@@ -383,7 +383,6 @@ class RemoteStudy:
 
 
 def _wait(seconds: float, stopped: Callable[[], bool]) -> None:
-    """Wait, at most until ``stopped()``."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not stopped():
         time.sleep(min(left, SECONDS_BETWEEN_LOOKS))

@@ -54,12 +54,8 @@ class Lease:
 
 @dataclass(frozen=True)
 class Handout:
-    """What a worker gets.
-
-    Attributes:
-        points: ids and parameters.
-        retry_after: seconds until the worker may ask again, where there are no points yet.
-        finished: whether all points have been evaluated and none will come.
+    """What a worker gets: points, or none and the seconds until it may ask again; or it has
+    ``finished``, as all points have been evaluated and none will come.
     """
 
     points: list[tuple[int, dict[str, Any]]]
@@ -134,11 +130,7 @@ class Desk:
         self._thread.start()
 
     def ask(self, q: int, worker: str) -> Handout:
-        """Lease up to q points to a worker, at once.
-
-        Raises:
-            UnavailableError: if there are none because the study cannot be asked.
-        """
+        """Lease up to q points to a worker, at once; raise UnavailableError if there are none."""
         with self._changed:
             self._collect()
             ids = [self._waiting.popleft() for _ in range(min(q, len(self._waiting)))]
@@ -221,7 +213,6 @@ class Desk:
         self._waiting.extendleft(expired)
 
     def _give(self, ids: Sequence[int], worker: str) -> None:
-        """Lease points to a worker, in place of leases that there are."""
         now = self._clock()
         self._leases |= dict.fromkeys(ids, Lease(worker, now, now + self.lease))
 
@@ -234,12 +225,10 @@ class Desk:
         return True
 
     def _end(self, ids: Sequence[int]) -> None:
-        """End leases, those that there are."""
         for id in ids:
             self._leases.pop(id, None)
 
     def _wanted(self) -> int:
-        """Return how many points the study is to be asked for now."""
         used_up = self._seconds_of_ask * self._rate
         q = number_to_ask_for(len(self._waiting), self._num_idle(), used_up, self._batch)
         return int(min(q, MOST_POINTS, self._budget))

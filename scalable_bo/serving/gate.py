@@ -75,8 +75,6 @@ class Gate:
     put off for a moment; those with the token are counted apart.
 
     Args:
-        app: behind the gate.
-        token: the one that opens it.
         patience: seconds in which all of a body must have come.
     """
 

@@ -17,11 +17,8 @@ class Told:
     """What became of a point.
 
     Attributes:
-        id: of the point.
         value: a number; of several outcomes a dict or a list, with NaN or ``None`` for those that
             are not known yet; NaN where the evaluation failed.
-        noise: the known variance of the value, else ``None``.
-        reason: why the evaluation failed, else ``None``.
         seconds: that the evaluation took, NaN where unknown.
     """
 
@@ -32,33 +29,24 @@ class Told:
     seconds: float = math.nan
 
 
-@dataclass(frozen=True)
-class _Job:
-    told: Sequence[Told]
-    done: Future[None]
-
-
 class Teller:
     """Tells a study, in a thread of its own; what waits meanwhile is told together, in one
     transaction, or one by one where not all of it is right.
-
-    Args:
-        tell: as ``Study.tell``.
     """
 
     def __init__(self, tell: Callable[..., None]) -> None:
         self._tell_study = tell
-        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Sequence[Told], Future[None]]] = SimpleQueue()
         self._executor = ThreadPoolExecutor(1, "teller")
 
     def tell(self, told: Sequence[Told]) -> Future[None]:
         """Return what is done when all of it is on disk; it has the study's error where nothing of
         it was recorded.
         """
-        job = _Job(told, Future())
-        self._jobs.put(job)
+        done: Future[None] = Future()
+        self._jobs.put((told, done))
         self._executor.submit(self._work)
-        return job.done
+        return done
 
     def close(self) -> None:
         """Tell what waits, and end."""
@@ -66,19 +54,19 @@ class Teller:
 
     def _work(self) -> None:
         jobs = [self._jobs.get() for _ in range(self._jobs.qsize())]
-        for job in jobs:  # who waited may have gone; the values count all the same
-            job.done.set_running_or_notify_cancel()
+        for _, done in jobs:  # who waited may have gone; the values count all the same
+            done.set_running_or_notify_cancel()
         try:
-            errors = apply_together(self._store, [job.told for job in jobs])
+            errors = apply_together(self._store, [told for told, _ in jobs])
         except Exception as error:  # such as that of a full disk
             errors = [error] * len(jobs)
-        for job, why in zip(jobs, errors, strict=True):
-            if job.done.cancelled():
+        for (_, done), why in zip(jobs, errors, strict=True):
+            if done.cancelled():
                 continue
             if why is None:
-                job.done.set_result(None)
+                done.set_result(None)
             else:
-                job.done.set_exception(why)
+                done.set_exception(why)
 
     def _store(self, told: Sequence[Told]) -> None:
         if not told:

@@ -16,11 +16,8 @@ def new_token() -> str:
 
 
 def read_or_make_token(file: Path) -> str:
-    """Return the token in a file, which is made with a new one if it is not there.
-
-    Raises:
-        ValueError: if others than its owner may read the file, or it holds no token.
-        OSError: if it cannot be read or written.
+    """Return the token in a file, which is made with a new one if it is not there; raise ValueError
+    if others than its owner may read it, or it holds no token, OSError if it cannot be opened.
     """
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "r+b") as stream:
@@ -36,11 +33,7 @@ def read_or_make_token(file: Path) -> str:
 
 
 def read_token(file: Path) -> str:
-    """Return the token in a file.
-
-    Raises:
-        ValueError, OSError: as ``read_or_make_token``, and if there is no file.
-    """
+    """Return the token in a file; raise as ``read_or_make_token``, also if there is no file."""
     if not file.exists():
         raise FileNotFoundError(
             f"The token's file must be there, got {file}. Copy it from the folder of the study that"

@@ -25,7 +25,6 @@ def work(
     this worker has told. What is interrupted by an exception goes back to the server.
 
     Args:
-        study: behind the server.
         evaluate: from an id and a dict of parameters to an ``Evaluation``.
         stopped: asked between evaluations.
         max_failures: failed evaluations beyond which this worker ends; ``None`` to end when 10

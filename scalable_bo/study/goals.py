@@ -118,8 +118,8 @@ def _completed(
 
 
 def goal_strategy(goal: Goal, strategy: str | Strategy, sampler: Sampler | None) -> Strategy:
-    """Return the strategy of a study; of several objectives, the name of one that follows the
-    values of one is a ValueError.
+    """Return the strategy of a study; of several objectives, raise ValueError for the name of one
+    that follows the values of one.
     """
     if goal.num_objectives > 1 and isinstance(strategy, str):
         checks.one_of("strategy", strategy, ("auto", "thompson", "log-ei"))

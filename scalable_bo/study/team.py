@@ -30,7 +30,7 @@ STATE = "state."  # before the names of a model's state in a job
 
 
 class Team:
-    """All processes of ``torch.distributed``, so many as its ``size``; each makes one, at the same
+    """All processes of ``torch.distributed``, as many as its ``size``; each makes one, at the same
     time, and the first has the study.
     """
 
