@@ -1,7 +1,7 @@
 """Parallel Thompson sampling: q posterior paths, and the maximiser of each."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -61,6 +61,7 @@ class AcquisitionProgress:
     total: int | None
 
 
+@dataclass(eq=False, repr=False)
 class ParallelThompsonSampling:
     """A batch of q points, each the maximiser of a path of its own.
 
@@ -138,66 +139,61 @@ class ParallelThompsonSampling:
         the cost (d = 8 and 20, lengthscales 0.2 and 0.5); (5) most steps of many on approximations.
     """
 
-    def __init__(
-        self,
-        model: PathwiseGP | Sequence[PathwiseGP] | ModelListGP,
-        bounds: Tensor,
-        *,
-        objective: Outcome | None = None,
-        outcome_constraints: Sequence[Outcome] | None = None,
-        success: Success | None = None,
-        inequality_constraints: Sequence[LinearConstraint] | None = None,
-        equality_constraints: Sequence[LinearConstraint] | None = None,
-        nonlinear_inequality_constraints: Sequence[Any] | None = None,
-        fixed_features: Mapping[int, float] | None = None,
-        rounding: Callable[[Tensor], Tensor] | None = None,
-        accepts: Callable[[Tensor], Tensor] | None = None,
-        trust_region: TrustRegion | None = None,
-        num_candidates: int = 250,
-        num_rounds: int = 120,
-        num_starts: int = 120,
-        uniform_fraction: float = 0.1,
-        proposal_std: float | Tensor | None = None,
-        candidate_weights: Callable[[Tensor], Tensor] = sampling_weights,
-        num_steps: int = 80,
-        learning_rate: float | None = None,
-        prune: bool = True,
-        maximize: bool = True,
-        repeats: bool = False,
-        shared: bool = False,
-        seed: int | None = None,
-        callback: Callable[[AcquisitionProgress], None] | None = None,
-    ) -> None:
-        self.models = model_list(model)
-        self.bounds = checks.box(bounds)
+    model: PathwiseGP | Sequence[PathwiseGP] | ModelListGP
+    bounds: Tensor
+    _: KW_ONLY
+    objective: Outcome | None = None
+    outcome_constraints: Sequence[Outcome] | None = None
+    success: Success | None = None
+    inequality_constraints: Sequence[LinearConstraint] | None = None
+    equality_constraints: Sequence[LinearConstraint] | None = None
+    nonlinear_inequality_constraints: Sequence[Any] | None = None
+    fixed_features: Mapping[int, float] | None = None
+    rounding: Callable[[Tensor], Tensor] | None = None
+    accepts: Callable[[Tensor], Tensor] | None = None
+    trust_region: TrustRegion | None = None
+    num_candidates: int = 250
+    num_rounds: int = 120
+    num_starts: int = 120
+    uniform_fraction: float = 0.1
+    proposal_std: float | Tensor | None = None
+    candidate_weights: Callable[[Tensor], Tensor] = sampling_weights
+    num_steps: int = 80
+    learning_rate: float | None = None
+    prune: bool = True
+    maximize: bool = True
+    repeats: bool = False
+    shared: bool = False
+    seed: int | None = None
+    callback: Callable[[AcquisitionProgress], None] | None = None
+
+    def __post_init__(self) -> None:
+        self.models = model_list(self.model)
+        checks.box(self.bounds)
         self._check_bounds()
-        outcomes = check_outcomes(self.models, objective, outcome_constraints)
-        self.objective, self.outcome_constraints = outcomes
-        self.success = success
+        check_outcomes(self.models, self.objective, self.outcome_constraints)
         self.feasible_set = FeasibleSet.of(
             self.bounds,
-            inequality_constraints=inequality_constraints,
-            equality_constraints=equality_constraints,
-            nonlinear_inequality_constraints=nonlinear_inequality_constraints,
-            fixed_features=fixed_features,
-            rounding=rounding,
-            accepts=accepts,
+            inequality_constraints=self.inequality_constraints,
+            equality_constraints=self.equality_constraints,
+            nonlinear_inequality_constraints=self.nonlinear_inequality_constraints,
+            fixed_features=self.fixed_features,
+            rounding=self.rounding,
+            accepts=self.accepts,
         )
-        self.num_candidates = checks.positive_int("num_candidates", num_candidates)
-        self.num_rounds = checks.positive_int("num_rounds", num_rounds)
-        self.num_starts = _number_of_starts(num_starts, num_rounds)
-        self.uniform_fraction = checks.fraction("uniform_fraction", uniform_fraction)
-        self.proposal_std = self._proposal_std(proposal_std)
-        self.candidate_weights = candidate_weights
-        self.num_steps = checks.integer("num_steps", num_steps, 0)
-        self.learning_rate = checks.optional(checks.positive_float, "learning_rate", learning_rate)
-        self.prune = prune
-        self.maximize = maximize
-        self.repeats = repeats
-        self.shared = shared
-        self.trust_region = self._trust_region(trust_region)
-        self.seed = checks.optional(checks.integer, "seed", seed, 0)
-        self.callback = callback
+        checks.positive_int("num_candidates", self.num_candidates)
+        checks.positive_int("num_rounds", self.num_rounds)
+        if checks.positive_int("num_starts", self.num_starts) > self.num_rounds:
+            raise ValueError(
+                f"`num_starts` must be at most `num_rounds` = {self.num_rounds}, got"
+                f" {self.num_starts}. Each round gives one start."
+            )
+        checks.fraction("uniform_fraction", self.uniform_fraction)
+        self._expand_proposal_std()
+        checks.integer("num_steps", self.num_steps, 0)
+        checks.optional(checks.positive_float, "learning_rate", self.learning_rate)
+        self._check_trust_region()
+        checks.optional(checks.integer, "seed", self.seed, 0)
 
     def __repr__(self) -> str:
         sizes = [model.train_targets.shape[-1] for model in self.models]
@@ -356,7 +352,8 @@ class ParallelThompsonSampling:
         if success is not None:
             demands = Demands.draw(success, rows.n, all_inputs(self.models), generator)
             demands = replace(demands, least=demands.least[rows.own])
-        return OutcomePaths(parts, objective, self.outcome_constraints, sign, demands), 1.0
+        constraints = tuple(self.outcome_constraints or ())
+        return OutcomePaths(parts, objective, constraints, sign, demands), 1.0
 
     def _search(self, functions: Functions | None) -> Search:
         """Return where candidates come from: the data as ``functions`` rank them or,
@@ -371,7 +368,7 @@ class ParallelThompsonSampling:
             targets = self.models[0].train_targets
             y = (1.0 if self.maximize else -1.0) * targets.reshape(-1, len(X))[0]
         finest = finest_proposal_std(self.models, self.bounds[1] - self.bounds[0])
-        std = finest if self.proposal_std is None else self.proposal_std
+        std = self.proposal_std if isinstance(self.proposal_std, Tensor) else finest
         search = Search(
             X,
             y,
@@ -496,7 +493,7 @@ class ParallelThompsonSampling:
             "q": q,
             **numbers,
             "seed": self._generator().initial_seed(),
-            "proposal_std": None if std is None else std.tolist(),
+            "proposal_std": std.tolist() if isinstance(std, Tensor) else None,
             "bounds": self.bounds.tolist(),
             "paths": "none" if paths is None else "given",
             "X_pending": _shape(X_pending),
@@ -520,17 +517,15 @@ class ParallelThompsonSampling:
             )
         return X
 
-    def _trust_region(self, given: TrustRegion | None) -> TrustRegion | None:
-        if given is None:
-            return None
-        if not isinstance(given, TrustRegion):
+    def _check_trust_region(self) -> None:
+        given = self.trust_region
+        if not isinstance(given, TrustRegion | None):
             raise TypeError(f"`trust_region` must be a TrustRegion, got {type(given).__name__}.")
-        if given.dim != self.bounds.shape[1] or given.maximize != self.maximize:
+        if given and (given.dim, given.maximize) != (self.bounds.shape[1], self.maximize):
             required = f"dim = {self.bounds.shape[1]} and maximize = {self.maximize}"
             raise ValueError(
                 f"`trust_region` must have {required}, got {given.dim} and {given.maximize}."
             )
-        return given
 
     def _check_bounds(self) -> None:
         X = original_inputs(self.models[0])
@@ -541,22 +536,23 @@ class ParallelThompsonSampling:
             )
         checks.like("bounds", self.bounds, "train_X", X)
 
-    def _proposal_std(self, given: float | Tensor | None) -> Tensor | None:
-        width = self.bounds[1] - self.bounds[0]
+    def _expand_proposal_std(self) -> None:
+        given = self.proposal_std
         if given is None:
-            return None
+            return
         if not isinstance(given, int | float | Tensor):
             raise TypeError(
                 f"`proposal_std` must be a number or a tensor, got {type(given).__name__}"
                 f" {given!r}."
             )
+        width = self.bounds[1] - self.bounds[0]
         std = torch.as_tensor(given, dtype=width.dtype, device=width.device)
         if std.shape not in ((), width.shape) or not bool((torch.isfinite(std) & (std > 0)).all()):
             raise ValueError(
                 f"`proposal_std` must be a number or ({len(width)},) numbers above 0, got"
                 f" {given!r}."
             )
-        return std.expand_as(width)
+        self.proposal_std = std.expand_as(width)
 
     def _report(self, stage: str, total: int, rows: Rows) -> Callable[[], None] | None:
         """Return what is called after each part of a stage; ``None`` if nobody is to hear of it."""
@@ -580,12 +576,3 @@ def _shape(points: object) -> str:
     if points is None:
         return "none"
     return f"shape {tuple(points.shape)}" if isinstance(points, Tensor) else "a pool"
-
-
-def _number_of_starts(num_starts: int, num_rounds: int) -> int:
-    if checks.positive_int("num_starts", num_starts) > num_rounds:
-        raise ValueError(
-            f"`num_starts` must be at most `num_rounds` = {num_rounds}, got {num_starts}. Each"
-            " round gives one start."
-        )
-    return num_starts
