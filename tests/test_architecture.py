@@ -55,11 +55,9 @@ MOST_PARAMETERS = 12
 # Constructors whose arguments BoTorch or a paper dictates, and kernels that take their sizes.
 MANY_PARAMETERS = {
     "scalable_bo/study/study.py:Study.__init__",
-    "acquisition/thompson.py:ParallelThompsonSampling.__init__",
     "surrogates/models/pathwise.py:PathwiseGP.__init__",
     "surrogates/operators/triton_kernels.py:_matmul",
     "surrogates/operators/triton_kernels.py:_rowwise",
-    "surrogates/regressors/nystrom_sgm.py:NystromSGM.__init__",
 }
 WITHOUT_BOTORCH = ("surrogates.operators", "surrogates.systems", "surrogates.solvers")
 UNPICKLING = ("pickle", "cloudpickle", "dill", "joblib.load", "torch.load")

@@ -100,11 +100,8 @@ def fit_minibatch(
     X = gp.X
     coordinates = Coordinates(gp, X)
     rate = LEARNING_RATES[optimizer] if learning_rate is None else learning_rate
-    steps = (
-        _Adam(coordinates.value, rate)
-        if optimizer == "adam"
-        else _SGD(coordinates.value, rate * m / _scales(gp, m))
-    )
+    rates = None if optimizer == "adam" else rate * m / _scales(gp, m)
+    steps = _Steps(coordinates.value, rate, rates)
     # Parts of one permutation of the data are disjoint
     subsets = batches(n, 1 if sampling == "nearest" else m, generator, X.device)
     neighbours = Neighbours(X, gp.covar_module) if sampling == "nearest" else None
@@ -116,7 +113,7 @@ def fit_minibatch(
             index = drawn if neighbours is None else neighbours.of(X[drawn.squeeze(1)], m)
             nll = _descent_direction(gp, index, step)
             coordinates.pull_gradient()
-            steps.step()
+            steps.take()
             coordinates.write()
             if callback is not None:
                 callback(step, -n * nll)
@@ -153,49 +150,36 @@ def _descent_direction(gp: BatchedGP, index: Tensor, step: int) -> float:
     return nll.item()
 
 
-class _Adam:
-    """Adam, and an average over about the last tenth of its iterates.
+class _Steps:
+    """Steps of Adam, of whose iterates about the last tenth are averaged, or, given ``rates`` (p,)
+    α₁ m / s_l(m), steps α₁ / k along gradients divided by s_l(m), of at most a factor e.
 
     Args:
         averaging: an average of k iterates weighs the j-th by about (j / k)^(averaging − 1).
     """
 
-    def __init__(self, value: Tensor, learning_rate: float, averaging: float = 8.0):
-        self._value = value
-        self._averaging = averaging
-        self._average = value.clone()
-        self._optimizer = torch.optim.Adam([value], lr=learning_rate)
-        self._done = 0
-
-    def step(self) -> None:
-        self._optimizer.step()
-        self._done += 1
-        self._average.lerp_(self._value, self._averaging / (self._done + self._averaging - 1))
-
-    def finish(self) -> None:
-        """Put the average in the place of the last iterate."""
-        self._value.copy_(self._average)
-
-
-class _SGD:
-    """Steps α₁ / k along gradients divided by s_l(m), of at most a factor e.
-
-    Args:
-        rates: (p,) α₁ m / s_l(m), since gradients are means over m data.
-    """
-
-    def __init__(self, value: Tensor, rates: Tensor):
+    def __init__(self, value: Tensor, rate: float, rates: Tensor | None, averaging: float = 8.0):
         self._value = value
         self._rates = rates
+        self._averaging = averaging
+        self._average = value.clone()
+        self._adam = torch.optim.Adam([value], lr=rate)
         self._done = 0
 
-    def step(self) -> None:
+    def take(self) -> None:
         self._done += 1
+        if self._rates is None:
+            self._adam.step()
+            share = self._averaging / (self._done + self._averaging - 1)
+            self._average.lerp_(self._value, share)
+            return
         assert self._value.grad is not None
         self._value -= (self._rates / self._done * self._value.grad).clamp(-1.0, 1.0)
 
     def finish(self) -> None:
-        """Do nothing: the last iterate is the result."""
+        """Put the average, if there is one, in the place of the last iterate."""
+        if self._rates is None:
+            self._value.copy_(self._average)
 
 
 def _scales(gp: BatchedGP, m: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -29,6 +30,7 @@ ROUNDING = 10.0 * np.finfo(np.float64).eps  # of a mean, beside the largest valu
 Array = NDArray[np.floating[Any]]
 
 
+@dataclass(eq=False, repr=False)
 class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Gaussian-process regression on data of any size, with the interface of scikit-learn's
     ``GaussianProcessRegressor``.
@@ -67,26 +69,15 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             do not fit them.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel | None = None,
-        *,
-        noise_variance: float | ArrayLike | None = None,
-        optimize: bool = True,
-        solver: Solver | None = None,
-        num_paths: int = 256,
-        num_features: int = 2048,
-        random_state: int | np.random.RandomState | None = 0,
-        callback: Callable[[int, float], None] | None = None,
-    ) -> None:
-        self.kernel = kernel
-        self.noise_variance = noise_variance
-        self.optimize = optimize
-        self.solver = solver
-        self.num_paths = num_paths
-        self.num_features = num_features
-        self.random_state = random_state
-        self.callback = callback
+    kernel: Kernel | None = None
+    _: KW_ONLY
+    noise_variance: float | ArrayLike | None = None
+    optimize: bool = True
+    solver: Solver | None = None
+    num_paths: int = 256
+    num_features: int = 2048
+    random_state: int | np.random.RandomState | None = 0
+    callback: Callable[[int, float], None] | None = None
 
     @restored_on_failure
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:

@@ -9,6 +9,7 @@ size η, batch size b. One pass is n / b steps.
 import math
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -43,6 +44,7 @@ CURVATURE_SAMPLE = 2000  # rows of Φ from which the largest eigenvalue of Φᵀ
 LARGEST_BATCH = 2 * CURVATURE_SAMPLE  # of those steps, which flatten what such a sample shows
 
 
+@dataclass(eq=False, repr=False)
 class NystromSGM(RegressorMixin, BaseEstimator):
     """Nyström stochastic gradient regression, f(·) = k(·, Z) R c, as a scikit-learn estimator.
 
@@ -112,42 +114,23 @@ class NystromSGM(RegressorMixin, BaseEstimator):
             max |y|; (3) centres are distinct; (4) preconditioned, where the step size is chosen.
     """
 
-    def __init__(
-        self,
-        kernel: Kernel | float | None = None,
-        num_centers: int | None = None,
-        *,
-        subset: str = "uniform",
-        leverage_regularization: float | None = None,
-        regime: str | None = None,
-        source_exponent: float = 0.0,
-        capacity_exponent: float = 1.0,
-        step_size: float | None = None,
-        batch_size: int | None = None,
-        num_passes: int | None = None,
-        max_passes: int = 1000,
-        validation_fraction: float = 0.1,
-        refit: bool = True,
-        random_state: int | np.random.RandomState | None = None,
-        memory_budget: int | None = None,
-        preconditioned: bool = True,
-    ) -> None:
-        self.kernel = kernel
-        self.num_centers = num_centers
-        self.subset = subset
-        self.leverage_regularization = leverage_regularization
-        self.regime = regime
-        self.source_exponent = source_exponent
-        self.capacity_exponent = capacity_exponent
-        self.step_size = step_size
-        self.batch_size = batch_size
-        self.num_passes = num_passes
-        self.max_passes = max_passes
-        self.validation_fraction = validation_fraction
-        self.refit = refit
-        self.random_state = random_state
-        self.memory_budget = memory_budget
-        self.preconditioned = preconditioned
+    kernel: Kernel | float | None = None
+    num_centers: int | None = None
+    _: KW_ONLY
+    subset: str = "uniform"
+    leverage_regularization: float | None = None
+    regime: str | None = None
+    source_exponent: float = 0.0
+    capacity_exponent: float = 1.0
+    step_size: float | None = None
+    batch_size: int | None = None
+    num_passes: int | None = None
+    max_passes: int = 1000
+    validation_fraction: float = 0.1
+    refit: bool = True
+    random_state: int | np.random.RandomState | None = None
+    memory_budget: int | None = None
+    preconditioned: bool = True
 
     @restored_on_failure
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
