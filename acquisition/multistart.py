@@ -259,10 +259,6 @@ def furthest(points: Tensor, values: Tensor) -> Tensor:
 class _Ascent:
     """Where an ascent stands: X (s, k, d), what the first k of the K starts of each function have
     led to.
-
-    Args:
-        starts: (s, K, d).
-        rate: of Adam, in units of the box's sides, one number or (d,).
     """
 
     def __init__(

@@ -176,7 +176,6 @@ class PathwiseMaxPosteriorSampling(MaxPosteriorSampling):
 def _functions(
     sampler: PathwiseThompsonSampling | PathwiseMaxPosteriorSampling, count: int, number: int
 ) -> OutcomePaths:
-    """Return functions to maximise, drawn by the sampler's seed plus the draw's ``number``."""
     models = sampler.models
     seed = models[0].seed if sampler.seed is None else sampler.seed
     generator = torch.Generator().manual_seed(seed + number)

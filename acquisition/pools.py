@@ -344,7 +344,6 @@ def _label_array(labels: Any) -> Any:
 
 
 def _part_points(points: Any, dim: int, number: int) -> Tensor:
-    """Return the points (c, d) of the part with this number."""
     if not isinstance(points, Tensor | np.ndarray):
         raise TypeError(
             "The pool's parts must be tensors or arrays of points, or pairs of these and"

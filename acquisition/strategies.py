@@ -278,7 +278,6 @@ def _can_temper(request: Request) -> bool:
 
 
 def _tempered(request: Request) -> Request:
-    """Return the request with q paths, tempered as :class:`ThompsonStrategy` has it."""
     paths = request.paths
     if isinstance(paths, Sequence):
         (paths,) = paths

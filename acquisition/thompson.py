@@ -555,7 +555,6 @@ class ParallelThompsonSampling:
         self.proposal_std = std.expand_as(width)
 
     def _report(self, stage: str, total: int, rows: Rows) -> Callable[[], None] | None:
-        """Return what is called after each part of a stage; ``None`` if nobody is to hear of it."""
         if self.callback is None and not rows.is_shared:
             return None
         done = 0
@@ -572,7 +571,6 @@ class ParallelThompsonSampling:
 
 
 def _shape(points: object) -> str:
-    """Return how the shape of points, a pool of them or none, is told in a message."""
     if points is None:
         return "none"
     return f"shape {tuple(points.shape)}" if isinstance(points, Tensor) else "a pool"

@@ -264,7 +264,6 @@ def _warn_of_bounds(model: SingleTaskGP) -> bool:
 
 
 def _warn_of_structure(model: SingleTaskGP, evidence: Evidence) -> None:
-    """Warn if close neighbours have errors alike, which the model takes for noise."""
     if model.likelihood.noise.mean() < LITTLE_NOISE * model.train_targets.var():
         return
     nearer, distance = evidence.nearer_in_error(model)

@@ -103,7 +103,6 @@ def fit_sample(
 
 
 def _fit_by_botorch(model: ModelT, rows: Tensor, callback: StepCallback | None) -> ModelT:
-    """Fit ``model`` to some of its data (m,)."""
     model.train()  # `eval()` then transforms the inputs by what was learned
     small: Any = deepcopy(model)
     small.set_train_data(model.train_inputs[0][rows], model.train_targets[rows], strict=False)
@@ -167,9 +166,8 @@ def _better(
 
 @torch.no_grad()
 def _joint(gp: BatchedGP, index: Tensor, others: Tensor) -> float:
-    """Return the joint log density of the data ``others`` (r,) given the sample ``index`` (1, m),
-    in nats: the errors of smooth explanations are correlated, which that of every datum alone does
-    not see.
+    """Return the joint log density of the data ``others`` (r,) given the sample ``index`` (1, m):
+    which alone sees that errors of smooth explanations are correlated.
     """
     both = torch.cat([index, others.unsqueeze(0)], 1)
     nll = [gp.negative_log_likelihood(data).item() for data in (index, both)]

@@ -240,7 +240,6 @@ def set_apart(model: Module, share: float = 0.1) -> bool:
 
 
 def _are_equal(one: Kernel, other: Kernel) -> bool:
-    """Return whether two kernels are the same function with the same hyperparameters."""
     kinds = [
         [(type(part), getattr(part, "nu", None)) for part in kernel.modules()]
         for kernel in (one, other)

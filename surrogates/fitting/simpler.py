@@ -109,7 +109,6 @@ def _has_proportions(gp: BatchedGP) -> bool:
 
 
 def _without_default_prior(gp: BatchedGP) -> BatchedGP:
-    """Return a copy without the prior of the noise, if that is BoTorch's default."""
     copied = deepcopy(gp)
     likelihood = copied.likelihood
     default = get_gaussian_likelihood_with_lognormal_prior().noise_covar.noise_prior

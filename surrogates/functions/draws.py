@@ -262,7 +262,6 @@ class PiecewisePolynomialLaw(RadialLaw):
         return density - surface - self.dim * np.log(r)
 
     def _at(self, quantiles: Array) -> Array:
-        """Return the radii at ``quantiles`` of the law."""
         u, density = self._table
         cumulative = density.cumsum() - 0.5 * density  # by the trapezium rule
         return np.exp(np.interp(quantiles * density.sum(), cumulative, u))

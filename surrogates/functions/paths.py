@@ -217,7 +217,6 @@ class SamplePaths:
 
     @cached_property
     def _form(self) -> tuple[int, torch.dtype]:
-        """The number of the inputs, and their dtype."""
         return self.data.dim, self.data.dtype
 
     def _inputs(self, X: Tensor, transform: Callable[[Tensor], Tensor] | None) -> Tensor:

@@ -358,11 +358,8 @@ class WaveSource:
         self, parts: Sequence[tuple[Callable[[Tensor], Waves], bool]], tails: Tensor
     ) -> Waves:
         """Return waves of a product, which are high in one of the factors that can be, or in
-        several of them.
-
-        Args:
-            parts: draws the waves of each factor, of which those given are high; and whether they
-                can be.
+        several. Of each of the ``parts`` there is what draws its waves, some of them high, and
+        whether they can be.
         """
         able = [i for i, (_, has_tails) in enumerate(parts) if has_tails]
         own_tails = [torch.zeros_like(tails) for _ in parts]

@@ -193,15 +193,8 @@ class FantasyGP(Model, FantasizeMixin):
 
 
 class _Fantasies:
-    """The fantasies of one output of one data set.
-
-    Args:
-        paths: f_i and the mean, standardised.
-        covariance: c.
-        Q: (*T, k, d).
-        Y: (*F, k).
-        noise: (*T, k).
-        seed: of the noise draws, where paths need them.
+    """The fantasies of one output of one data set, which has seen values Y (*F, k) at Q (*T, k, d)
+    with noise (*T, k).
     """
 
     def __init__(

@@ -125,10 +125,8 @@ class FreshGP(SingleTaskGP):
         return super()._apply_noise(X, mvn, noise)
 
     def _extend_noise(self, model: "FreshGP", noise: Tensor | None) -> None:
-        """Give ``model``, of the data and further values, the noise of both.
-
-        Args:
-            noise: variances (..., k) of the further values; ``None`` for σ² of all.
+        """Give ``model``, of the data and further values, the noise of both: variances (..., k) of
+        the latter, or σ² of all if ``None``.
         """
         if noise is None:
             return
@@ -316,16 +314,9 @@ class FreshGP(SingleTaskGP):
         own: slice | None = None,
         **options: Any,
     ) -> list[SamplePaths]:
-        """Return the paths of every data set, on transformed inputs and in standardised units;
-        their prior draws are independent.
-
-        Args:
-            own: which of them to return, where several processes draw them together; ``None`` for
-                all, drawn alone.
-            options: of :class:`Draw`.
-
-        Warns:
-            UnsolvedWarning: if the solver missed its tolerance.
+        """Return the paths of every data set, or of each a share ``own``, on transformed inputs and
+        in standardised units; their prior draws are independent. ``options`` are those of
+        :class:`Draw`.
         """
         checks.outside_transforms(
             "A model must draw its paths", "Call `posterior(X)` or `paths(s)` before."
@@ -362,10 +353,8 @@ class FreshGP(SingleTaskGP):
         return paths
 
     def _check_constant_data(self, what: str) -> None:
-        """Require data without gradients, which paths would not pass on.
-
-        Args:
-            what: "Paths have", as the subject of the message.
+        """Require data without gradients, which paths would not pass on; ``what`` begins the
+        message.
         """
         for name in self._varying_data():
             raise ValueError(
@@ -396,9 +385,6 @@ class FreshGP(SingleTaskGP):
     def _exact_posterior(self, *, learns: bool = False) -> ExactPosterior:
         """Return GPyTorch's posterior in standardised units, kept until the model changes; one with
         gradients in data or, if it ``learns``, hyperparameters is used once, as its graph is.
-
-        Raises:
-            MemoryError: if the matrices do not fit in free memory.
         """
         is_kept = not learns and not self._varying_data()
         with self._kept() as parts:
@@ -458,7 +444,6 @@ class FreshGP(SingleTaskGP):
             yield kept.parts
 
     def _without_state(self) -> Self:
-        """Return a copy that has kept nothing."""
         forget_caches(self.covar_module)
         copy = attached_copy(self)
         copy.prediction_strategy = None

@@ -488,15 +488,8 @@ def takes_settings(*, without: tuple[str, ...] = ()) -> Callable[[Callable[..., 
 def _check_observations(
     X: Any, Y: Any, noise: Any, *, like: Tensor, shape: tuple[int, ...], needs_noise: bool
 ) -> None:
-    """Require X (*batch, k, d), Y (*batch, k, m) and, if it is given or needed, ``noise`` of the
-    shape of Y.
-
-    Args:
-        like: the model's inputs.
-        shape: (*batch, -1, m).
-
-    Raises:
-        TypeError, ValueError: naming what does not fit.
+    """Require X (*batch, k, d) ``like`` the model's inputs, Y (*batch, k, m), of ``shape`` (*batch,
+    -1, m), and, if it is given or needed, ``noise`` of the shape of Y.
     """
     checks.floating_tensor("X", X)
     checks.floating_tensor("Y", Y)

@@ -136,10 +136,8 @@ class RandomFeatureMap(FeatureMap):
 def _draw_paths(
     model: PathwiseGP, *, sample_shape: Size, prior_sampler: Any, update_strategy: Any
 ) -> SamplePath:
-    """Draw paths with a seed from the global generator, like all of BoTorch; other samplers than
-    BoTorch's defaults are obeyed.
-
-    Those of an exact model come as BoTorch's ``MatheronPath``, whose prior and update are ours.
+    """Draw paths with a seed from the global generator, like all of BoTorch. Those of an exact
+    model come as BoTorch's ``MatheronPath``, whose prior and update are ours.
     """
     stock = prior_sampler is draw_kernel_feature_paths and update_strategy is gaussian_update
     if not stock or (model._is_exact and not _is_batch(model)):
@@ -286,11 +284,9 @@ def _broadcast(
     sample_shape: Size,
     x: Tensor,
 ) -> Tensor:
-    """Return s functions at x (batch, q, d): broadcast(sample_shape, batch) + (q,).
-
-    Args:
-        everywhere: evaluates all functions at X (..., q, d): (s, ..., q).
-        each: evaluates function i at ``X[i]``: (s, q), for X (s, q, d).
+    """Return s functions at x (batch, q, d), broadcast(sample_shape, batch) + (q,): ``everywhere``
+    all of them at X (..., q, d), (s, ..., q), ``each`` function i at ``X[i]``, (s, q) for (s, q,
+    d).
     """
     shape = torch.broadcast_shapes(sample_shape, x.shape[:-2])
     x = x.reshape(*[1] * (len(shape) - x.ndim + 2), *x.shape)
@@ -311,10 +307,8 @@ def _broadcast(
 
 
 def _is_batch(model: PathwiseGP) -> bool:
-    """Whether the model holds several data sets or outputs."""
     return model.train_targets.ndim > 1
 
 
 def _generator() -> torch.Generator:
-    """Return a generator seeded by the global one."""
     return torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))

@@ -366,7 +366,6 @@ for _function in (_Combine, _CombineRowwise):
 
 
 def _save(ctx: Any, *tensors: Tensor) -> None:
-    """Keep tensors for both modes."""
     ctx.save_for_backward(*tensors)
     ctx.save_for_forward(*tensors)
 

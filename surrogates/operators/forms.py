@@ -257,10 +257,8 @@ class Fused:
 
 
 def _with_own_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function`` with a code object of its own.
-
-    The compiler limits how often one code object is recompiled, and the kernels' functions are
-    closures of one: the second or third kernel of a process would silently stay uncompiled.
+    """Return ``function`` with a code object of its own: the compiler limits how often one is
+    recompiled, and beyond that further kernels would silently stay uncompiled.
     """
     if not isinstance(function, FunctionType):
         return function
@@ -383,7 +381,6 @@ def _stationary(profile: str, active_dims: Tensor | None, kernel: Kernel, X: Ten
 
 
 def _is_of_main_effects(kernel: Kernel) -> bool:
-    """Whether a kernel is scaled main effects of all inputs."""
     if type(kernel) is not ScaleKernel or kernel.batch_shape or kernel.active_dims is not None:
         return False
     effects = kernel.base_kernel
@@ -518,7 +515,6 @@ class _GaussianNLL(torch.autograd.Function):
 
 
 def _refuse_second_derivatives() -> None:
-    """Refuse to be differentiated: for the backward pass of gradients that have no gradient."""
     if torch.is_grad_enabled():  # by `create_graph`
         raise NotImplementedError(
             "The likelihood of small data sets has first derivatives only. Leave out"

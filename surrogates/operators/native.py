@@ -195,11 +195,6 @@ def _sums(
 
 
 def _points(X: Tensor, Z: Panels) -> Tensor:
-    """Return X (m, d), contiguous.
-
-    Raises:
-        ValueError: if the rows of Z are of another size or type.
-    """
     dtype = Z.numbers.dtype
     dim = Z.numbers.shape[1]
     if X.shape[1:] != (dim,) or X.dtype != dtype or X.device != Z.numbers.device:
@@ -211,11 +206,6 @@ def _points(X: Tensor, Z: Panels) -> Tensor:
 
 
 def _room(out: Tensor, like: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return ``out``, where values of a shape are written to.
-
-    Raises:
-        ValueError: if it has another shape or type, or is not contiguous.
-    """
     if out.shape != shape or out.dtype != like.dtype or not out.is_contiguous():
         raise ValueError(
             f"`out` must be contiguous {like.dtype} of shape {tuple(shape)}, got {out.dtype} of"
@@ -294,7 +284,6 @@ def _library(dtype: torch.dtype) -> ctypes.CDLL | None:
 
 @cache
 def _is_usable(dtype: torch.dtype) -> bool:
-    """Whether there is a library that finds the numbers that PyTorch does."""
     if _library(dtype) is None:
         return False
     bound = 100.0 * torch.finfo(dtype).eps  # a library that is further off is not taken

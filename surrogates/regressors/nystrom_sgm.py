@@ -272,7 +272,6 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         )
 
     def _schedule(self, X: Tensor) -> tuple[int, int]:
-        """Return the batch size and the largest number of passes to run."""
         n = len(X)
         batch_size = max(1, round(math.sqrt(n)))
         if self._is_flattened:
@@ -315,7 +314,6 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         )
 
     def _choose_centers(self, X: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the indices of the centres."""
         n = len(X)
         order = torch.randperm(n, generator=generator, device="cpu")
         uniform_rate = n ** (1.0 / (2.0 * self.source_exponent + self.capacity_exponent + 1.0))

@@ -118,7 +118,6 @@ def fit_finite_features(
 def _inner(
     technique: SCGD | Minimax, objective: Objective, law: WeightPosterior, num_steps: int
 ) -> Tracker | Saddle:
-    """Return what stands for F(θ) between checks."""
     if isinstance(technique, SCGD):
         return Tracker(technique, objective, law)
     return Saddle(technique, objective, law, num_steps)

@@ -130,7 +130,6 @@ def eliminate_neighbours(
 
 
 def _neighbours(points: np.ndarray) -> Any:
-    """Return scikit-learn's search among points."""
     from sklearn.neighbors import NearestNeighbors  # slow to import
 
     return NearestNeighbors().fit(points)

@@ -219,12 +219,9 @@ def shared_targets(
 
 
 def _initial(system: LinearSystem, misfit: Tensor, wanted: Draw) -> Tensor | None:
-    """Return the weights (n_r, 1 + s) that a solve starts from: zero but for the mean's, in the
-    first column, which go on from ``wanted.warm``; ``None`` where all are zero, as they are beyond
-    so many new points that their own block is a system to iterate on.
-
-    Args:
-        misfit: y − μ(X) of the data held here, (·, 1).
+    """Return the weights (n_r, 1 + s) that a solve for a ``misfit`` y − μ(X) (n_r, 1) starts from:
+    zero but for the mean's, which go on from ``wanted.warm``; ``None`` where all are zero, as they
+    are beyond so many new points that their own block is a system to iterate on.
     """
     warm = wanted.warm
     if warm is None or not 0 <= system.n - len(warm) <= DIRECT_SOLVE_UP_TO:

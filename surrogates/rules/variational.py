@@ -169,7 +169,6 @@ class Variational(Rule):
         )
 
     def _optimum(self, data: DataSet) -> WhitenedPosterior:
-        """Return the q that maximises the evidence lower bound."""
         system = InducingSystem(
             _in_float64(data.kernel, data.X),
             data.X.double(),

@@ -163,7 +163,6 @@ def _bound(objective: VariationalELBO, X: Tensor, y: Tensor, batch: Tensor) -> T
 
 
 def _write(svgp: _SVGP, likelihood: Likelihood, model: SingleTaskGP) -> None:
-    """Give ``model`` what ``svgp`` and ``likelihood`` have learnt."""
     strategy = svgp.variational_strategy
     model.covar_module.load_state_dict(svgp.covar_module.state_dict())
     model.mean_module.load_state_dict(svgp.mean_module.state_dict())

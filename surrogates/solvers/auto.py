@@ -238,7 +238,6 @@ class Auto(GoalSolver):
 
     @property
     def _limits(self) -> dict[str, Any]:
-        """The goals and budgets of the iterative methods."""
         return {entry.name: getattr(self, entry.name) for entry in fields(GoalSolver)}
 
     def _patient(self, choice: Choice, request: Request) -> Solver:
@@ -323,7 +322,6 @@ def _direct_cost(system: KernelSystem, num_columns: int) -> float:
 
 
 def _better_columns(first: Solution, second: Solution) -> Solution:
-    """Return ``second``, but with the columns of ``first`` whose residual is smaller."""
     better = first.residual < second.residual
     return replace(
         second,

@@ -88,7 +88,6 @@ class Cells:
         return replace(order, content=(torch.cat(kept),))
 
     def _cut(self, rows: Tensor, sizes: list[int], generator: torch.Generator) -> list[Tensor]:
-        """Return the ``rows`` in cells of these sizes."""
         likeness = self._likeness()
         nodes = [(rows, sizes)]
         while len(nodes) < len(sizes):

@@ -176,7 +176,6 @@ class Keeper:
         return self.folder / f"{self._start}{steps:010d}{self._end}"
 
     def _steps(self) -> list[int]:
-        """Return the steps of which there are checkpoints, latest first."""
         name = re.compile(re.escape(self._start) + r"(\d+)" + re.escape(self._end))
         return sorted(
             (

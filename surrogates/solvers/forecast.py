@@ -174,7 +174,6 @@ def _quantiles(ascending: Array, shares: Array) -> Array:
 
 
 def _power_law(n: int, missed: Array) -> tuple[float, float]:
-    """Return λ_R and p."""
     number = len(missed)
     decay = max(0.0, math.log2(missed[number // 2 - 1] / missed[-1]))
     mean = n * missed[-1] / max(1, n - number)

@@ -497,7 +497,6 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
         )
 
     def _fits(self, system: LinearSystem, num_columns: int) -> bool:
-        """Return whether what a solve of ``system`` holds fits in free memory."""
         shape = (system.n, system.points.shape[1], num_columns)
         needed = self.bytes_needed(*shape, num_processes=system.rows.size, dtype=system.dtype)
         return needed <= memory.available(system.device)
@@ -571,7 +570,6 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
         return sweep
 
     def _key(self, run: Run[SystemT]) -> str:
-        """Return a digest that identifies this solve."""
         start = [run.rhs, run.value, run.request.generator.get_state()]
         targets = run.request.targets
         noise_draw = [] if targets is None else [targets.noise_draw]
@@ -619,10 +617,9 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
         """Return which of the running columns continue, given the method's estimates of their
         relative ``residual``; ``None`` if all do.
 
-        A column stops when its estimate reaches its aim. If a posterior's error decides, the error
-        is evaluated at that moment, and a column whose error is still too large continues with a
-        smaller aim. Columns that need a correction stop, too: those whose recursion has drifted by
-        more than the tolerance, and those that rounding keeps from improving.
+        A column stops when its estimate reaches its aim; if a posterior's error decides, that is
+        evaluated then, and may give it a smaller aim. Columns that need a correction stop, too: by
+        a recursion that has drifted more than the tolerance, or rounding that keeps them.
         """
         running = sweep.running
         going = residual > sweep.aim[running]
@@ -681,7 +678,6 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
         return run.parts() | parts(sweep, names, "sweep.") | state
 
     def _propose(self, run: Run[SystemT], sweep: Sweep[StateT], stopped: Tensor) -> None:
-        """Store the estimates of the running columns ``stopped`` as their results."""
         ended = sweep.running[stopped]
         estimate = columns_of(self.estimate(run.system, sweep.state), stopped)
         if len(ended) == len(sweep.columns):
@@ -724,7 +720,6 @@ def drop_others(state: State, columns: Tensor) -> None:
 
 
 def _with_columns(matrix: Tensor, columns: Tensor, new: Tensor, which: Tensor) -> Tensor:
-    """Return ``matrix`` with ``columns`` replaced by the columns of ``new`` marked by ``which``."""
     if len(columns) == matrix.shape[1]:
         return new
     matrix = matrix.contiguous()

@@ -296,7 +296,6 @@ class Solution:
 
     @property
     def _off_by(self) -> str:
-        """The sentence on the posterior's error; empty if there is none."""
         if self.error is None:
             return ""
         mean = self.error[0].item()

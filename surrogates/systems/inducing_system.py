@@ -181,10 +181,8 @@ class InducingSystem(LinearSystem):
     def _sum_over_rows(
         self, start: Callable[[], Tensor], add: Callable[[Tensor, slice, Tensor], object]
     ) -> Tensor:
-        """Return ``out = start()`` after ``add(out, part, rows)`` for all rows of K_XZ, evaluated
-        in parts of bounded size.
-
-        When memory runs out, it begins again with parts of half the size, which are kept to.
+        """Return ``out = start()`` after ``add(out, part, rows)`` for all rows of K_XZ, in parts;
+        of half the size from then on whenever memory runs out.
         """
 
         def total(size: int) -> Tensor:

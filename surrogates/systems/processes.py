@@ -62,7 +62,6 @@ def processes(
 
 
 def _own_device(backend: str) -> torch.device:
-    """Return where this process computes if messages go by ``backend``."""
     if not dist.is_backend_available(backend):
         raise ValueError(
             f"`backend` must be one that this build of PyTorch has, got {backend!r}. Try 'gloo', by"
