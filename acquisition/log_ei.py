@@ -161,21 +161,13 @@ class LogEIStrategy(ForFewValues):
 
 @dataclass(frozen=True, eq=False)
 class _Posterior:
-    """One output given s vectors of values at the same points: s means, one covariance.
+    """One output given s vectors of values at the same points: s means, one covariance."""
 
-    Attributes:
-        data: whose kernel and mean function are those of the output.
-        tiles: of the covariance with the n points.
-        inverse_root: L⁻¹ (n, n), of the values' covariance L Lᵀ.
-        weights: (n, s), of the means.
-        variance: of the output before there are values, if it is the same everywhere.
-    """
-
-    data: DataSet
-    tiles: KernelTiles
-    inverse_root: Tensor
-    weights: Tensor
-    variance: Tensor | None
+    data: DataSet  # whose kernel and mean function are those of the output
+    tiles: KernelTiles  # of the covariance with the n points
+    inverse_root: Tensor  # L⁻¹ (n, n), of the values' covariance L Lᵀ
+    weights: Tensor  # (n, s), of the means
+    variance: Tensor | None  # of the output before there are values, if the same everywhere
 
     @classmethod
     def of(cls, data: DataSet, X: Tensor, Y: Tensor, noise: Tensor) -> "_Posterior":
@@ -216,23 +208,14 @@ class _Posterior:
 
 @dataclass(frozen=True, eq=False)
 class _Improvement:
-    """What is to be improved, and over what.
+    """What is to be improved, and over what."""
 
-    Attributes:
-        models: in float64: differences of values that are almost equal decide.
-        objective: maps outputs (..., m) to (...); of several objectives, their scalarisations.
-        sign: 1 if a larger objective is better, −1 if a smaller one is.
-        constraints: map outputs to (...), feasible where ≤ 0.
-        X: (n, d) the data points of all models.
-        strategy: how many draws, pending points and leaders there are.
-    """
-
-    models: tuple[PathwiseGP, ...]
-    objective: Outcome
-    sign: float
-    constraints: tuple[Outcome, ...]
-    X: Tensor
-    strategy: LogEIStrategy
+    models: tuple[PathwiseGP, ...]  # in float64: differences of almost equal values decide
+    objective: Outcome  # maps outputs (..., m) to (...); of several, their scalarisations
+    sign: float  # 1 if a larger objective is better, −1 if a smaller one is
+    constraints: tuple[Outcome, ...]  # map outputs to (...), feasible where ≤ 0
+    X: Tensor  # (n, d) the data points of all models
+    strategy: LogEIStrategy  # says how many draws, pending points and leaders there are
 
     @classmethod
     def of(cls, request: Request, strategy: LogEIStrategy) -> "_Improvement":
@@ -269,10 +252,7 @@ class _Improvement:
             return self._beside_a_front(of.reference[one], pending, seed)  # of more, boxes are many
         has_form &= self.objective is only_output and len(self.models) == 1
         num_draws = self.strategy.num_draws if has_form else self.strategy.num_samples
-        given = [
-            (model, *self._given(model, part, pending, num_draws, seed + number))
-            for number, (model, part) in enumerate(self._posteriors)
-        ]
+        given = self._given(pending, num_draws, seed)
         if has_form:
             ((model, part, values),) = given
             best = (self.sign * values).amax(0)
@@ -307,10 +287,7 @@ class _Improvement:
         for the values of pending ones; of an output with noise these are drawn, as are those at the
         data.
         """
-        given = [
-            (model, *self._given(model, part, pending, num_draws, seed + number, believe=True))
-            for number, (model, part) in enumerate(self._posteriors)
-        ]
+        given = self._given(pending, num_draws, seed, believe=True)
         Y = self._outputs(torch.cat([self.X, pending]), [values for *_, values in given])
         corner = reference.to(Y)
         boxes = [FastNondominatedPartitioning(corner, drawn).hypercell_bounds for drawn in Y]
@@ -326,30 +303,28 @@ class _Improvement:
         return FunctionOfPoints(logarithm)
 
     def _given(
-        self,
-        model: PathwiseGP,
-        part: _Posterior,
-        pending: Tensor,
-        num_draws: int,
-        seed: int,
-        believe: bool = False,
-    ) -> tuple[_Posterior, Tensor]:
-        """Return an output given its values at pending points, and at the data, too, if they have
-        noise, by draws of these; and its values (n + p, s) there, by the means where not drawn.
-
-        Args:
-            believe: take the means at pending points, too, where the data have no noise.
+        self, pending: Tensor, num_draws: int, seed: int, *, believe: bool = False
+    ) -> list[tuple[PathwiseGP, _Posterior, Tensor]]:
+        """Return each output's model, the output given its values at pending points, and at the
+        data, too, if they have noise, by draws of these or, to ``believe``, by means at pending
+        points; and its values (n + p, s) there, by the means where not drawn.
         """
-        X, points = model.transform_inputs(self.X), model.transform_inputs(pending)
-        if _is_noisy(part.data):
-            X = torch.cat([X, points])
-            drawn = part.draw(X, num_draws, seed)
-            return _Posterior.of(part.data, X, drawn, torch.zeros_like(drawn[:, 0])), drawn
-        values, _ = part.moments(X)
-        if not len(points):
-            return part, values
-        drawn = part.moments(points)[0] if believe else part.draw(points, num_draws, seed)
-        return part.beside(points, drawn), torch.cat([values.expand(-1, drawn.shape[1]), drawn])
+        given = []
+        for number, (model, part) in enumerate(self._posteriors, seed):
+            X, points = model.transform_inputs(self.X), model.transform_inputs(pending)
+            if _is_noisy(part.data):
+                X = torch.cat([X, points])
+                values = part.draw(X, num_draws, number)
+                part = _Posterior.of(part.data, X, values, torch.zeros_like(values[:, 0]))
+            else:
+                values, _ = part.moments(X)
+                if len(points):
+                    means, _ = part.moments(points)
+                    drawn = means if believe else part.draw(points, num_draws, number)
+                    part = part.beside(points, drawn)
+                    values = torch.cat([values.expand(-1, drawn.shape[1]), drawn])
+            given.append((model, part, values))
+        return given
 
     def _drawn_objective(self, Y: Tensor, seed: int) -> tuple[Outcome, Tensor]:
         """Return the objective of each joint draw, and the merits (s, n) of outputs Y (s, n, m) by

@@ -334,17 +334,11 @@ def _distance_of_neighbours(X: Tensor) -> float:
 
 @dataclass(frozen=True)
 class _Optimum:
-    """Where a search has ended.
+    """Where a search has ended."""
 
-    Attributes:
-        index: (s, m) its data.
-        point: (p,) its coordinates.
-        loss: −log likelihood a datum there, with the priors.
-    """
-
-    index: Tensor
-    point: np.ndarray
-    loss: float
+    index: Tensor  # (s, m) its data
+    point: np.ndarray  # (p,) its coordinates
+    loss: float  # −log likelihood a datum there, with the priors
 
     def is_near(self, index: Tensor, point: np.ndarray, loss: float) -> bool:
         """Whether a point on the same data is as likely, less what p coordinates gain on noise."""

@@ -342,17 +342,16 @@ class WaveSource:
             ]
             return sum(parts[1:], start=parts[0])
         if kind is ProductKernel:
-            return replace(self, in_product=True)._product(kernel, columns, tails)
+            source = replace(self, in_product=True)
+            factors = [
+                (partial(source._called, part, columns), _has_tails(part))
+                for part in kernel.kernels
+            ]
+            return source._combined(factors, tails)
         if kernel in self.inner:
             part, made = self.inner[kernel]
             return self._called(part, made.to(columns.device), tails)
         return form_of(kernel).waves(self, kernel, columns, tails)  # type: ignore[misc]
-
-    def _product(self, kernel: ProductKernel, columns: Tensor, tails: Tensor) -> Waves:
-        parts = [
-            (partial(self._called, part, columns), _has_tails(part)) for part in kernel.kernels
-        ]
-        return self._combined(parts, tails)
 
     def _combined(
         self, parts: Sequence[tuple[Callable[[Tensor], Waves], bool]], tails: Tensor

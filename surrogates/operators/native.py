@@ -134,7 +134,7 @@ def values(
     m, d = X.shape
     out = X.new_empty(m, Z.count) if out is None else _room(out, X, (m, Z.count))
     arguments = (d, Z.count, X, Z.numbers, outputscale.item(), out)
-    _by_rows("values", X.dtype, _number(profile), arguments, m, Z.count)
+    _by_rows("values", X.dtype, (PROFILES.index(profile),), arguments, m, Z.count)
     return out
 
 
@@ -146,7 +146,7 @@ def kernel_sums(profile: str, X: Tensor, Z: Panels, W: Tensor) -> tuple[Tensor, 
         X: (s · q, d), the points of function 0 first.
         W: (s, n), however it lies in memory.
     """
-    sums, gradients = _sums("kernel_sums", _number(profile), X, Z, W)
+    sums, gradients = _sums("kernel_sums", (PROFILES.index(profile),), X, Z, W)
     return sums, gradients.mul_(2.0)
 
 
@@ -165,10 +165,6 @@ def wave_sums(X: Tensor, Z: Panels, C: Tensor, S: Tensor) -> tuple[Tensor, Tenso
     points, and the gradients (m, d); for the shapes see :func:`kernel_sums`.
     """
     return _sums("wave_sums", (), X, Z, C, S)
-
-
-def _number(profile: str) -> tuple[int]:
-    return (PROFILES.index(profile),)
 
 
 def _sums(

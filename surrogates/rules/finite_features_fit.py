@@ -7,7 +7,6 @@ Notation: n data, batches of b, F features, w their weights; F(θ) and the objec
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -96,10 +95,9 @@ def fit_finite_features(
     groups: list[dict[str, Any]] = [{"params": outer}, {"params": [*inner.parameters]}]
     steps = kind(groups, lr=rate)  # type: ignore[call-arg]
     values = [*outer, *inner.parameters, *model.parameters()]
-    descent = _Descent(inner, coordinates, steps, values, drawn, rate, step_decay)
     try:
         for step in range(1, num_steps + 1):
-            value = descent.step(step)
+            value = _step(step, inner, coordinates, steps, values, drawn, rate, step_decay)
             if not check_every:
                 best = coordinates.value.clone()
             elif step % check_every == 0 or step == num_steps:
@@ -123,47 +121,37 @@ def _inner(
     return Saddle(technique, objective, law, num_steps)
 
 
-@dataclass
-class _Descent:
-    """The steps of an optimizer on the objective, the weights and what stands for F(θ).
+def _step(
+    step: int,
+    inner: Tracker | Saddle,
+    coordinates: Coordinates,
+    optimizer: torch.optim.Optimizer,
+    values: list[Tensor],
+    drawn: Iterator[Batch],
+    rate: float,
+    decay: float,
+) -> float:
+    """Take a step, and return the estimate of the log marginal likelihood before it.
 
-    Attributes:
-        values: all that is to stay finite.
-        drawn: batches.
-        rate, decay: of the steps.
+    Raises:
+        FloatingPointError: if the objective or one of the ``values`` is not finite any more.
     """
-
-    inner: Tracker | Saddle
-    coordinates: Coordinates
-    optimizer: torch.optim.Optimizer
-    values: list[Tensor]
-    drawn: Iterator[Batch]
-    rate: float
-    decay: float
-
-    def step(self, step: int) -> float:
-        """Take a step, and return the estimate of the log marginal likelihood before it.
-
-        Raises:
-            FloatingPointError: if the objective or a parameter is not finite any more.
-        """
-        paces = (1.0, self.inner.pace)
-        for group, pace in zip(self.optimizer.param_groups, paces, strict=True):
-            group["lr"] = pace * self.rate * step**-self.decay
-        self.optimizer.zero_grad()
-        with torch.enable_grad():
-            loss, value = self.inner.loss(next(self.drawn), step)
-            loss.backward()
-        self.coordinates.pull_gradient()
-        self.optimizer.step()
-        self.coordinates.write()
-        if not all(bool(torch.isfinite(value).all()) for value in (loss, *self.values)):
-            raise FloatingPointError(
-                f"The marginal likelihood or a parameter is not finite after step {step}; the model"
-                f" is as it was. Reduce `learning_rate` below {self.rate:g}, or use float64."
-            )
-        self.inner.after_step(self.drawn, step)
-        return value
+    for group, pace in zip(optimizer.param_groups, (1.0, inner.pace), strict=True):
+        group["lr"] = pace * rate * step**-decay
+    optimizer.zero_grad()
+    with torch.enable_grad():
+        loss, value = inner.loss(next(drawn), step)
+        loss.backward()
+    coordinates.pull_gradient()
+    optimizer.step()
+    coordinates.write()
+    if not all(bool(torch.isfinite(part).all()) for part in (loss, *values)):
+        raise FloatingPointError(
+            f"The marginal likelihood or a parameter is not finite after step {step}; the model"
+            f" is as it was. Reduce `learning_rate` below {rate:g}, or use float64."
+        )
+    inner.after_step(drawn, step)
+    return value
 
 
 def _technique(method: Any) -> SCGD | Minimax:

@@ -128,8 +128,7 @@ class Coordinates:
         for _, parameter, bounds in module.named_parameters_and_constraints():
             if not parameter.requires_grad:
                 continue
-            to_raw = _from_coordinate(parameter, bounds)
-            value = _to_coordinate(parameter, bounds)
+            value, to_raw = _coordinate(parameter, bounds)
             lower, upper = limits.get(id(parameter), (-math.inf, math.inf))
             if in_proportion and id(parameter) in limits:
                 value = value.clamp(*limits[id(parameter)])
@@ -240,37 +239,29 @@ class ModerateLengthscalePrior(Prior):
         return torch.ones(sample_shape, device="cpu").to(self.weight)
 
 
-def _to_coordinate(parameter: Tensor, bounds: Interval | None) -> Tensor:
-    if bounds is None:
-        return parameter.detach().clone()
-    value = bounds.transform(parameter)
-    lower = bounds.lower_bound.to(parameter)
-    upper = bounds.upper_bound.to(parameter)
-    if not _is_bounded(lower):
-        return (upper - value).clamp_min(_gap(upper)).log()
-    if not _is_bounded(upper):
-        return (value - lower).clamp_min(_gap(lower)).log()
-    return torch.logit((value - lower) / (upper - lower), eps=_gap(torch.ones_like(upper)))
-
-
-def _from_coordinate(like: Tensor, bounds: Interval | None) -> Callable[[Tensor], Tensor]:
-    """Return the function from a coordinate to the raw parameter, one ``like`` the given one, that
-    it stands for; it keeps a gap that rounding does not close from its bounds.
+def _coordinate(
+    parameter: Tensor, bounds: Interval | None
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Return the coordinate of a raw parameter, and the function from coordinates to raw parameters
+    that they stand for; it keeps a gap that rounding does not close from its bounds.
     """
     if bounds is None:
-        return lambda value: value
+        return parameter.detach().clone(), lambda value: value
     to_raw = bounds.inverse_transform
-    lower = bounds.lower_bound.to(like)
-    upper = bounds.upper_bound.to(like)
-    if not _is_bounded(lower):
-        gap = _gap(upper)
-        return lambda value: to_raw(upper - value.exp().clamp_min(gap))
-    if not _is_bounded(upper):
-        gap = _gap(lower)
-        return lambda value: to_raw(lower + value.exp().clamp_min(gap))
-    gap = _gap(torch.ones_like(upper))
-    width = upper - lower
-    return lambda value: to_raw(lower + width * torch.sigmoid(value).clamp(gap, 1.0 - gap))
+    natural = bounds.transform(parameter)
+    lower = bounds.lower_bound.to(parameter)
+    upper = bounds.upper_bound.to(parameter)
+    if _is_bounded(lower) and _is_bounded(upper):
+        gap = _gap(torch.ones_like(upper))
+        width = upper - lower
+        value = torch.logit((natural - lower) / width, eps=gap)
+        return value, lambda value: to_raw(
+            lower + width * torch.sigmoid(value).clamp(gap, 1.0 - gap)
+        )
+    bound, sign = (lower, 1.0) if _is_bounded(lower) else (upper, -1.0)
+    gap = _gap(bound)
+    value = (sign * (natural - bound)).clamp_min(gap).log()
+    return value, lambda value: to_raw(bound + sign * value.exp().clamp_min(gap))
 
 
 def _moved(to_raw: Callable[[Tensor], Tensor], origin: Tensor, shift: Tensor) -> Tensor:
@@ -297,7 +288,7 @@ def _lengthscale_coordinates(kernel: Kernel, X: Tensor) -> dict[int, tuple[Tenso
                 # The range that the data suggest may reach beyond the user's bounds
                 inside = natural.clamp(bounds.lower_bound.to(raw), bounds.upper_bound.to(raw))
                 natural = bounds.inverse_transform(inside)
-            coordinates.append(_to_coordinate(natural, bounds))
+            coordinates.append(_coordinate(natural, bounds)[0])
         limits[id(raw)] = (torch.minimum(*coordinates), torch.maximum(*coordinates))
     return limits
 

@@ -534,7 +534,7 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
         targets = run.request.targets
         dtype = run.system.dtype
         if targets is not None and self.splits_targets:
-            targets = targets_of(targets, columns)
+            targets = Targets(*(columns_of(part, columns) for part in targets))
             if base is not None:  # subtract what the value explains: K's part and the noise's
                 noise_draw = targets.noise_draw - run.given.noise_column * base
                 targets = Targets(gap - noise_draw, noise_draw)
@@ -702,11 +702,6 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
 def columns_of(matrix: Tensor, columns: Tensor) -> Tensor:
     """Return the given columns of ``matrix``, without a copy if they are all of them."""
     return matrix if len(columns) == matrix.shape[1] else matrix[:, columns]
-
-
-def targets_of(targets: Targets, columns: Tensor) -> Targets:
-    """Return the given columns of both parts."""
-    return Targets(*(columns_of(part, columns) for part in targets))
 
 
 def drop_others(state: State, columns: Tensor) -> None:
