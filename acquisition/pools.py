@@ -9,7 +9,7 @@ Notation: q functions, c candidates of a part of the pool, d inputs.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sized
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain, islice
 from typing import Any
 
@@ -116,6 +116,7 @@ def choose(
     return choosing.chosen(first, num_infeasible)
 
 
+@dataclass(eq=False)
 class Choosing:
     """What functions have chosen so far.
 
@@ -124,28 +125,23 @@ class Choosing:
         sides: (d,) of the box; points within ``DUPLICATE_DISTANCE`` of them are one. ``None`` if
             all candidates count as different.
         known: points that are not to be chosen.
-        which: the functions that choose, in order; all if ``None``.
+        rows: the functions that choose, in order; all if ``None``.
         sign: 1 to maximise, −1 to minimise.
         repeats: let them take the same candidate, and known ones.
     """
 
-    def __init__(
-        self,
-        functions: Preferences,
-        sides: Tensor | None = None,
-        known: KnownPoints | None = None,
-        *,
-        which: Tensor | None = None,
-        sign: float = 1.0,
-        repeats: bool = False,
-    ) -> None:
-        self.functions = functions
-        self.sides = sides
-        self.known = known
-        self.which = torch.arange(functions.num_samples, device="cpu") if which is None else which
-        self.sign = sign
-        self.repeats = repeats
-        self.kept: Chosen | None = None
+    functions: Preferences
+    sides: Tensor | None = None
+    known: KnownPoints | None = None
+    _: KW_ONLY
+    rows: Tensor | None = None
+    sign: float = 1.0
+    repeats: bool = False
+    kept: Chosen | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        everything = torch.arange(self.functions.num_samples, device="cpu")
+        self.which = everything if self.rows is None else self.rows
 
     def add(self, candidates: Chosen) -> None:
         """Let the functions choose among their own and further candidates."""
@@ -277,7 +273,7 @@ def best_choices(
         sign: 1 to maximise, −1 to minimise.
         repeats: let functions take the same choice.
     """
-    choosing = Choosing(functions, which=rows, sign=sign, repeats=repeats)
+    choosing = Choosing(functions, rows=rows, sign=sign, repeats=repeats)
     choosing.add(Chosen(choices, torch.arange(len(choices), device=choices.device)))
     return choosing.chosen(len(choices)).points
 

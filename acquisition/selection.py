@@ -5,6 +5,7 @@ Notation: s functions, k points for each, points (s, k, d), bounds (2, d).
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -19,22 +20,14 @@ DUPLICATE_DISTANCE = 1e-6  # in units of the box's sides
 REACH = 1.01 * DUPLICATE_DISTANCE  # along a direction, rounding included
 
 
+@dataclass(eq=False, repr=False)
 class TooFewCandidates(TooFewPoints):
-    """A pool holds fewer points than were asked for.
+    """A pool holds fewer points than were asked for."""
 
-    Args:
-        q: how many were asked for.
-        num_found: how many of them were found.
-        num_rows: how many rows the pool has.
-        num_infeasible: how many of these break a constraint or lie outside the bounds.
-    """
-
-    def __init__(self, q: int, num_found: int, num_rows: int, num_infeasible: int) -> None:
-        super().__init__(q, num_found, num_rows, num_infeasible)
-        self.q = q
-        self.num_found = num_found
-        self.num_rows = num_rows
-        self.num_infeasible = num_infeasible
+    q: int  # how many were asked for
+    num_found: int  # how many of them were found
+    num_rows: int  # how many rows the pool has
+    num_infeasible: int  # how many of these break a constraint or lie outside the bounds
 
     def __str__(self) -> str:
         why = f", of which {self.num_infeasible} are infeasible" if self.num_infeasible else ""

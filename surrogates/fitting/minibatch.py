@@ -209,9 +209,7 @@ def _check(
     checks.one_of("sampling", sampling, ("nearest", "uniform"))
     checks.one_of("optimizer", optimizer, LEARNING_RATES)
     checks.positive_int("max_epochs", max_epochs)
-    if num_batches is not None:
-        checks.positive_int("num_batches", num_batches)
-    if learning_rate is not None:
-        checks.positive_float("learning_rate", learning_rate)
+    checks.optional(checks.positive_int, "num_batches", num_batches)
+    checks.optional(checks.positive_float, "learning_rate", learning_rate)
     if tolerance != 0:
         checks.positive_float("tolerance", tolerance, "Use 0 to run all epochs.")

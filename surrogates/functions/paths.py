@@ -316,16 +316,7 @@ class BatchPaths:
         checks.batch_of_points(
             X, self.batch_shape[:-1] if self.several_outputs else self.batch_shape
         )
-        points = X.unsqueeze(-3) if self.several_outputs else X
-        broadcast = torch.broadcast_shapes(points.shape[:-2], self.batch_shape)
-        front = broadcast[: len(broadcast) - len(self.batch_shape)]
-        points = points.expand(*broadcast, *X.shape[-2:]).reshape(
-            *front, len(self.parts), *X.shape[-2:]
-        )
-        values = torch.stack(
-            [evaluate(part, points[..., i, :, :]) for i, part in enumerate(self.parts)], dim=-2
-        )
-        values = values.reshape(*values.shape[:-2], *self.batch_shape, X.shape[-2])
+        values = self.of_parts(X.unsqueeze(-3) if self.several_outputs else X, evaluate)
         if self.several_outputs:
             values = values.mT
         if self.units is None:
@@ -335,6 +326,19 @@ class BatchPaths:
             if self.several_outputs
             else self.units.untransform(values.unsqueeze(-1), X).squeeze(-1)
         )
+
+    def of_parts(self, X: Tensor, evaluate: Callable[[SamplePaths, Tensor], Tensor]) -> Tensor:
+        """Return what ``evaluate`` finds of every part at its own of points X (..., *batch_shape,
+        q, d), to which they are broadcast: (s, ..., *batch_shape, q).
+        """
+        shape = torch.broadcast_shapes(X.shape[:-2], self.batch_shape)
+        front = shape[: len(shape) - len(self.batch_shape)]
+        points = X.expand(*shape, *X.shape[-2:])
+        points = points.reshape(*front, len(self.parts), *X.shape[-2:])
+        values = torch.stack(
+            [evaluate(part, points[..., i, :, :]) for i, part in enumerate(self.parts)], dim=-2
+        )
+        return values.reshape(*values.shape[:-2], *self.batch_shape, X.shape[-2])
 
 
 def _moved(part: Any, device: torch.device | str) -> Any:

@@ -66,19 +66,9 @@ class PathwiseSamplePath(SamplePath):
         if isinstance(paths, SamplePaths):
             return _broadcast(paths, paths.each, self.sample_shape, x)
         X = x if paths.input_transform is None else paths.input_transform(x)
-        num_batch = len(paths.batch_shape)
-        shape = torch.broadcast_shapes(x.shape[:-2], paths.batch_shape)
-        X = X.expand(*shape, *X.shape[-2:]).reshape(
-            *shape[: len(shape) - num_batch], len(paths.parts), *X.shape[-2:]
+        values = paths.of_parts(
+            X, lambda part, points: _broadcast(part, part.each, self.sample_shape, points)
         )
-        values = torch.stack(
-            [
-                _broadcast(part, part.each, self.sample_shape, X[..., i, :, :])
-                for i, part in enumerate(paths.parts)
-            ],
-            dim=-2,
-        )
-        values = values.reshape(*values.shape[:-2], *paths.batch_shape, x.shape[-2])
         if paths.units is None:
             return values
         # Other outcome transforms want the outputs last

@@ -23,44 +23,21 @@ from surrogates.operators.linalg import matmul
 
 @dataclass(frozen=True)
 class Rates:
-    """Operations that things are worth.
+    """Operations that things are worth; those of a CPU by default."""
 
-    Attributes:
-        evaluate: a kernel entry, evaluated.
-        read: likewise read, one after another.
-        gather: likewise read in random blocks.
-        column: a float32 entry's product with a column.
-        double_column: likewise in float64.
-        double: an operation of a factorisation in float64.
-        factorise: one in float32, of a large matrix.
-        block_factorise: likewise of a smaller one.
-        copy: an entry of a matrix to be factorised, brought into place.
-        call: the overhead of a call of PyTorch; 0 on a CPU, where the others include it.
-    """
-
-    evaluate: float
-    read: float
-    gather: float
-    column: float
-    double_column: float
-    double: float
-    factorise: float
-    block_factorise: float
-    copy: float
-    call: float = 0.0
+    evaluate: float = 300.0  # a kernel entry, evaluated
+    read: float = 20.0  # likewise read, one after another
+    gather: float = 160.0  # likewise read in random blocks
+    column: float = 2.2  # a float32 entry's product with a column
+    double_column: float = 2.2  # likewise in float64
+    double: float = 2.0  # an operation of a factorisation in float64
+    factorise: float = 1.2  # one in float32, of a large matrix
+    block_factorise: float = 1.5  # likewise of a smaller one
+    copy: float = 400.0  # an entry of a matrix to be factorised, brought into place
+    call: float = 0.0  # the overhead of a call of PyTorch; 0 on a CPU, where the others include it
 
 
-OF_A_CPU = Rates(
-    evaluate=300.0,
-    read=20.0,
-    gather=160.0,
-    column=2.2,
-    double_column=2.2,
-    double=2.0,
-    factorise=1.2,
-    block_factorise=1.5,
-    copy=400.0,
-)
+OF_A_CPU = Rates()
 
 
 def rates_of(device: torch.device) -> Rates:

@@ -363,11 +363,9 @@ class NystromSGM(RegressorMixin, BaseEstimator):
                 f" {self.regime!r}."
             )
         for name in ("num_centers", "batch_size", "num_passes", "max_passes"):
-            if (value := getattr(self, name)) is not None:
-                checks.positive_int(name, _plain(value))
+            checks.optional(checks.positive_int, name, _plain(getattr(self, name)))
         for name in ("step_size", "leverage_regularization"):
-            if (value := getattr(self, name)) is not None:
-                checks.positive_float(name, _plain(value))
+            checks.optional(checks.positive_float, name, _plain(getattr(self, name)))
         for name in ("source_exponent", "capacity_exponent", "validation_fraction"):
             checks.fraction(name, _plain(getattr(self, name)))
         if self.source_exponent > 0.5:
@@ -380,8 +378,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
                 "`validation_fraction` must be above 0 and below 1, got"
                 f" {self.validation_fraction}."
             )
-        if self.memory_budget is not None:
-            checks.integer("memory_budget", _plain(self.memory_budget), 0)
+        checks.optional(checks.integer, "memory_budget", _plain(self.memory_budget), 0)
         if not isinstance(self.preconditioned, bool | np.bool_):
             raise TypeError(
                 "`preconditioned` must be True or False, got"

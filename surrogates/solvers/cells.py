@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from surrogates import memory
-from surrogates.solvers.order import Order
+from surrogates.solvers.state import Order
 from surrogates.systems.preconditioners import column_factor
 from surrogates.systems.system import KernelSystem
 

@@ -58,10 +58,8 @@ class Checkpoint:
             raise TypeError(
                 f"`folder` must be a path, got {type(self.folder).__name__} {self.folder!r}."
             )
-        if self.every_seconds is not None:
-            checks.positive_float("every_seconds", self.every_seconds)
-        if self.every_steps is not None:
-            checks.positive_int("every_steps", self.every_steps)
+        checks.optional(checks.positive_float, "every_seconds", self.every_seconds)
+        checks.optional(checks.positive_int, "every_steps", self.every_steps)
         if self.every_seconds is None and self.every_steps is None:
             raise ValueError("`every_seconds` or `every_steps` must be given, got None for both.")
 

@@ -14,9 +14,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from surrogates.solvers.order import Order
 from surrogates.solvers.solver import CLEAR_CHANGE
-from surrogates.solvers.state import State
+from surrogates.solvers.state import Order, State
 from surrogates.systems.system import Rows
 
 STEP_REDUCTION = 0.25

@@ -62,10 +62,8 @@ class SDD(IterativeSolver[KernelSystem, SDDSettings, SDDState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.step_size is not None:
-            checks.positive_float("step_size", self.step_size)
-        if self.batch_size is not None:
-            checks.positive_int("batch_size", self.batch_size)
+        checks.optional(checks.positive_float, "step_size", self.step_size)
+        checks.optional(checks.positive_int, "batch_size", self.batch_size)
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"`momentum` must be in [0, 1), got {self.momentum}.")
         if self.averaging is not None and not 0.0 < self.averaging <= 1.0:

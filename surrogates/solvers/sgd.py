@@ -89,10 +89,8 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("step_size", "sample_step_size", "clip"):
-            if getattr(self, name) is not None:
-                checks.positive_float(name, getattr(self, name))
-        if self.batch_size is not None:
-            checks.positive_int("batch_size", self.batch_size)
+            checks.optional(checks.positive_float, name, getattr(self, name))
+        checks.optional(checks.positive_int, "batch_size", self.batch_size)
         checks.positive_int("num_features", self.num_features)
         checks.fraction("averaging", self.averaging)
         if not 0.0 <= self.momentum < 1.0:

@@ -105,12 +105,10 @@ class SketchAndProject(IterativeSolver[KernelSystem, Blocks, SketchAndProjectSta
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.block_size is not None:
-            checks.positive_int("block_size", self.block_size)
+        checks.optional(checks.positive_int, "block_size", self.block_size)
         checks.one_of("blocks", self.blocks, ("partition", "cells", *SAMPLERS))
         for name in ("mu", "nu"):
-            if getattr(self, name) is not None:
-                checks.positive_float(name, getattr(self, name))
+            checks.optional(checks.positive_float, name, getattr(self, name))
 
     @classmethod
     def sap(cls, **settings: Any) -> Self:

@@ -451,8 +451,7 @@ class GoalSolver(Solver):
         checks.positive_float("error", self.error)
         checks.positive_float("max_epochs", self.max_epochs)
         for name in ("tolerance", "max_seconds"):
-            if getattr(self, name) is not None:
-                checks.positive_float(name, getattr(self, name))
+            checks.optional(checks.positive_float, name, getattr(self, name))
         if self.checkpoint is not None and not isinstance(self.checkpoint, Checkpoint):
             raise TypeError(
                 f"`checkpoint` must be a Checkpoint, got {type(self.checkpoint).__name__}. Use"

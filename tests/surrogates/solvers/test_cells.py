@@ -6,7 +6,7 @@ from torch import Tensor
 
 from surrogates import KernelSystem, SketchAndProject
 from surrogates.solvers.cells import Cells
-from surrogates.solvers.order import Order
+from surrogates.solvers.state import Order
 from tests import problems
 
 N = 300

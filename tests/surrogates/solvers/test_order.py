@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surrogates.solvers.order import Order
+from surrogates.solvers.state import Order
 
 
 def parts(n: int, size: int, seed: int) -> list[torch.Tensor]:
