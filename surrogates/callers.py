@@ -2,7 +2,6 @@
 
 import sys
 import warnings
-from types import FrameType
 
 # Ours, and those that call us back or decorate what is ours
 PACKAGES = {
@@ -21,11 +20,10 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the innermost line outside of ``PACKAGES``; at the outermost if there is none."""
     frame = sys._getframe(1)
     level = 2
-    while _is_between(frame) and frame.f_back is not None:
+    while (
+        str(frame.f_globals.get("__name__")).partition(".")[0] in PACKAGES
+        and frame.f_back is not None
+    ):
         frame = frame.f_back
         level += 1
     warnings.warn(message, category, stacklevel=level)
-
-
-def _is_between(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] in PACKAGES

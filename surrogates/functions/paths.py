@@ -46,8 +46,10 @@ class Units(NamedTuple):
         chain = _links(transform)
         if not chain or type(chain[-1]) is not Standardize:
             return cls(like.new_zeros(batch_shape), like.new_ones(batch_shape), chain)
+        # From (*batch, 1, m) to (*batch, m), or (*batch) for one output
+        last = slice(None) if chain[-1]._m > 1 else 0
         means, scales = (
-            _batched(values, chain[-1]._m, batch_shape)
+            values.detach()[..., 0, last].expand(batch_shape)
             for values in (chain[-1].means, chain[-1].stdvs)
         )
         return cls(means.to(like), scales.to(like), chain[:-1])
@@ -351,9 +353,3 @@ def _links(transform: OutcomeTransform | None) -> tuple[OutcomeTransform, ...]:
     if isinstance(transform, ChainedOutcomeTransform):
         return tuple(link for part in transform.values() for link in _links(part))  # type: ignore[arg-type]
     return (transform,)
-
-
-def _batched(values: Tensor, num_outputs: int, batch_shape: torch.Size) -> Tensor:
-    """Return ``Standardize``'s (*batch, 1, m) as (*batch, m), or (*batch) for one output."""
-    values = values.detach().squeeze(-2)
-    return (values if num_outputs > 1 else values.squeeze(-1)).expand(batch_shape)

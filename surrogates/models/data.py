@@ -331,19 +331,11 @@ def place_inducing_points(
         data = data_sets(model)[0]
         generator = torch.Generator().manual_seed(model.seed)
         m = min(inducing_points, len(data.X))
-        Z = choose_inducing_points(
-            data.X, m, method, generator=generator, lengthscale=_lengthscale(data.kernel)
-        )
+        form = StationaryKernel.of(data.kernel)
+        lengthscale = None if form is None or form.active_dims is not None else form.lengthscale
+        Z = choose_inducing_points(data.X, m, method, generator=generator, lengthscale=lengthscale)
     model.register_buffer("inducing_points", Z)
     model.train()
-
-
-def _lengthscale(kernel: Kernel) -> Tensor | None:
-    """Return the lengthscales of ``kernel`` if it has a closed form in all inputs."""
-    stationary = StationaryKernel.of(kernel)
-    return (
-        None if stationary is None or stationary.active_dims is not None else stationary.lengthscale
-    )
 
 
 def subset_outputs(model: SingleTaskGP, outputs: list[int]) -> BatchedMultiOutputGPyTorchModel:
@@ -434,7 +426,10 @@ class StateKey(NamedTuple):
             other is not None
             and self.settings == other.settings
             and len(self.tensors) == len(other.tensors)
-            and all(map(_same, self.tensors, other.tensors))
+            and all(
+                a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+                for a, b in zip(self.tensors, other.tensors, strict=True)
+            )
         )
 
 
@@ -466,7 +461,3 @@ def _plain(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, Tensor):
         tensors.append(value)
     return value if isinstance(value, (int, float, str)) else None
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)

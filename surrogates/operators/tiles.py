@@ -149,7 +149,9 @@ class StationaryTiles(KernelTiles):
     instead.
     """
 
-    def __init__(self, kernel: StationaryKernel, X1: Tensor, X2: Tensor):
+    def __init__(
+        self, kernel: StationaryKernel, X1: Tensor, X2: Tensor, largest_rounding: float = 1e-4
+    ):
         super().__init__(X1, X2)
         self.kernel = kernel
         self.profile = PROFILES[kernel.profile]
@@ -158,7 +160,10 @@ class StationaryTiles(KernelTiles):
         self.centre = kernel.scaled(X2).mean(0)
         self.right = self._scaled(X2)
         self.left = self.right if X1 is X2 else self._scaled(X1)
-        self.takes_differences = self.profile.nu < 1.0 or self._cancels()
+        squares = torch.cat([self.right.squares, self.left.squares])
+        farthest = squares.max().item() if len(squares) else 0.0
+        cancels = not torch.finfo(squares.dtype).eps * farthest <= largest_rounding
+        self.takes_differences = self.profile.nu < 1.0 or cancels
 
     def _panels(self, j: Index, *weights: Tensor) -> native.Panels | None:
         """Return the columns j as compiled code takes them; ``None`` where it cannot."""
@@ -171,11 +176,6 @@ class StationaryTiles(KernelTiles):
     def _scaled(self, X: Tensor) -> ScaledPoints:
         X = X if self.kernel.active_dims is None else X[:, self.kernel.active_dims]
         return ScaledPoints(X / self.lengthscale - self.centre)
-
-    def _cancels(self, largest: float = 1e-4) -> bool:
-        squares = torch.cat([self.right.squares, self.left.squares])
-        farthest = squares.max().item() if len(squares) else 0.0
-        return not torch.finfo(squares.dtype).eps * farthest <= largest
 
     def _squared_distances(self, i: Index, j: Index, out: Tensor | None = None) -> Tensor:
         if not self.takes_differences:

@@ -164,7 +164,8 @@ class Auto(GoalSolver):
         free = memory.available(system.device)
         digits = max(1.0, -math.log10(tolerance)) / 2.0
         evaluate = 0.0 if system.is_stored else rates.evaluate
-        epoch = _epoch_cost(system, s)
+        column = rates.column if system.dtype == torch.float32 else rates.double_column
+        epoch = n**2 * ((rates.read if system.is_stored else rates.evaluate) + column * s)
 
         def candidate(
             solver: Solver, name: str, epochs: float, extra: float, setup: float = 0.0
@@ -190,7 +191,7 @@ class Auto(GoalSolver):
                 continue
             epochs = 1.0 + probe.iterations(rank, tolerance)
             setup = n * rank * (7.0 * rank + evaluate)  # half of it the triangular solve
-            applied = 2.0 * n * rank * (rates.read + _column_cost(system) * s)
+            applied = 2.0 * n * rank * (rates.read + column * s)
             solver = CG(Nystrom(rank), **self._limits)
             found.append(candidate(solver, f"CG(Nystrom({rank}))", epochs, applied, setup))
         return found
@@ -297,19 +298,6 @@ def _begins_in_float32(system: KernelSystem, solver: Solver) -> bool:
     single = torch.finfo(torch.float32)
     is_held = bool(system.smallest_noise > single.tiny / single.eps)
     return is_iterative and is_held and system.dtype == torch.float64
-
-
-def _column_cost(system: KernelSystem) -> float:
-    """Return the cost of a kernel entry's product with a column, in operations."""
-    rates = rates_of(system.device)
-    return rates.column if system.dtype == torch.float32 else rates.double_column
-
-
-def _epoch_cost(system: KernelSystem, num_columns: int) -> float:
-    """Return the cost of a product with K, in operations."""
-    rates = rates_of(system.device)
-    entry = rates.read if system.is_stored else rates.evaluate
-    return system.n**2 * (entry + _column_cost(system) * num_columns)
 
 
 def _direct_cost(system: KernelSystem, num_columns: int) -> float:

@@ -140,7 +140,8 @@ class InducingError(Judge):
         """v_j, (min(256, n),)."""
         whitened = torch.linalg.solve_triangular(self._whitened[0], self._rows.T, upper=False)
         explained = whitened.square().sum(0)
-        left = (self._precise.prior_variances(self._index) - explained).clamp_min(0.0)
+        prior = self._precise.cross.tiles.rows(self._index).diagonal()
+        left = (prior - explained).clamp_min(0.0)
         return left + (whitened * torch.cholesky_solve(whitened, self._factor)).sum(0)
 
     def _solve(self, R: Tensor) -> Tensor:

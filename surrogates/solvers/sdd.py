@@ -87,8 +87,11 @@ class SDD(IterativeSolver[KernelSystem, SDDSettings, SDDState]):
         b = self._batch_size(system.n)
         step_size = self.step_size
         if step_size is None:
-            batches = [sample_batch(system.n, b, generator) for _ in range(3)]
-            blocks = [system.restrict(batch.to(system.device)) for batch in batches]
+            orders = [
+                torch.randperm(system.n, generator=generator, device=generator.device)
+                for _ in range(3)
+            ]
+            blocks = [system.restrict(order[:b].to(system.device)) for order in orders]
             step_size = b / max(
                 largest_eigenvalue(block, torch.clone, generator).item() for block in blocks
             )
@@ -133,8 +136,3 @@ class SDD(IterativeSolver[KernelSystem, SDDSettings, SDDState]):
 
     def describe(self, state: SDDState) -> str:
         return state.describe(state.settings.step)
-
-
-def sample_batch(n: int, batch_size: int, generator: torch.Generator) -> Tensor:
-    """Return ``batch_size`` distinct indices below n, uniformly drawn."""
-    return torch.randperm(n, generator=generator, device=generator.device)[:batch_size]

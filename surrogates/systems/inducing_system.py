@@ -95,10 +95,6 @@ class InducingSystem(LinearSystem):
         system.precision = torch.float64
         return system
 
-    def prior_variances(self, index: Tensor) -> Tensor:
-        """Return k(x, x) of the data ``index``."""
-        return self.cross.tiles.rows(index).diagonal()
-
     def coincides(self, index: Tensor) -> Tensor:
         """Return which of the data ``index`` are inducing points."""
         X, Z = self.cross.tiles.X1[index], self.points
