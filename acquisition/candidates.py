@@ -73,29 +73,18 @@ def propose(
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """What rounds of candidates are drawn from.
+    """What rounds of candidates are drawn from."""
 
-    Attributes:
-        X: (n, d), what candidates gather around.
-        y: (n,), larger is better.
-        feasible: where candidates may lie.
-        proposal_std: (d,) standard deviation around X.
-        num_candidates: a round.
-        uniform_fraction: share of uniform candidates.
-        weights: maps y to the probabilities of the data points that candidates lie around, (n,).
-        center: (d,) of the trust region; ``None`` without one.
-        num_perturbed: coordinates that change on average where there is a centre.
-    """
-
-    X: Tensor
-    y: Tensor
-    feasible: FeasibleSet
-    proposal_std: Tensor
-    num_candidates: int
-    uniform_fraction: float
+    X: Tensor  # (n, d), what candidates gather around
+    y: Tensor  # (n,), larger is better
+    feasible: FeasibleSet  # where candidates may lie
+    proposal_std: Tensor  # (d,) standard deviation around X
+    num_candidates: int  # a round
+    uniform_fraction: float  # share of uniform candidates
+    # Maps y to the probabilities of the data points that candidates lie around, (n,)
     weights: Callable[[Tensor], Tensor] = sampling_weights
-    center: Tensor | None = None
-    num_perturbed: int = 20
+    center: Tensor | None = None  # (d,) of the trust region; ``None`` without one
+    num_perturbed: int = 20  # coordinates that change on average where there is a centre
 
     def within(self, trust_region: TrustRegion, bounds: Tensor, lengthscale: Tensor) -> Self:
         """Return the search in the trust region around the best feasible data point,

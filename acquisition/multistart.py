@@ -70,14 +70,10 @@ class FunctionOfPoints:
 class SharedFunctions:
     """s functions, of which every process has some: each evaluates its own, and all get all values.
     All processes evaluate them at the same points.
-
-    Attributes:
-        own: those of this process.
-        rows: who has which.
     """
 
-    own: Functions
-    rows: Rows
+    own: Functions  # those of this process
+    rows: Rows  # who has which
 
     @property
     def num_samples(self) -> int:

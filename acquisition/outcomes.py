@@ -22,15 +22,10 @@ Success = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Demands:
-    """What s paths demand of the probability that an evaluation succeeds.
+    """What s paths demand of the probability that an evaluation succeeds."""
 
-    Args:
-        success: the probability.
-        least: (s,) what each path demands.
-    """
-
-    success: Success
-    least: Tensor
+    success: Success  # the probability
+    least: Tensor  # (s,) what each path demands
 
     @classmethod
     def draw(
@@ -63,20 +58,15 @@ class Scalarisations:
     maximisers of paths spread a batch over the front and beyond its ends, and the expected
     improvement in random directions is that of the hypervolume.
 
-    Args:
-        directions: (s, k), above 0, of unit length.
-        reference: (s, k) the reference points.
-        best: (k,) the best values so far.
-
     References:
         Zhang, Golovin (2020), "Random Hypervolume Scalarizations for Provable Multi-Objective Black
         Box Optimization", Lemma 5. Paria et al. (2020), "A Flexible Framework for Multi-Objective
         Bayesian Optimization using Random Scalarizations": a draw for every path.
     """
 
-    directions: Tensor
-    reference: Tensor
-    best: Tensor
+    directions: Tensor  # (s, k), above 0, of unit length
+    reference: Tensor  # (s, k) the reference points
+    best: Tensor  # (k,) the best values so far
 
     @classmethod
     def draw(
@@ -131,24 +121,18 @@ class OutcomePaths:
     Feasibility comes first: any point that meets the constraints by a draw exceeds any point that
     does not, and among those the one with the least total violation is the best.
 
-    Args:
-        parts: s paths of each model; draw i is path i of all of them.
-        objective: maps Y (..., m) to (...).
-        constraints: map Y (..., m) to (...), feasible where ≤ 0. Their violations are added up:
-            give them comparable units.
-        sign: 1 to maximise the objective, −1 to minimise it.
-        demands: a further constraint of each path; ``None`` for none.
-
     References:
         Eriksson, Poloczek (2021), "Scalable Constrained Bayesian Optimization", Section 3: the
         order of the points.
     """
 
-    parts: tuple[Paths, ...]
-    objective: Outcome
+    parts: tuple[Paths, ...]  # s paths of each model; draw i is path i of all of them
+    objective: Outcome  # maps Y (..., m) to (...)
+    # Map Y (..., m) to (...), feasible where ≤ 0. Their violations are added up: give them
+    # comparable units
     constraints: tuple[Outcome, ...] = ()
-    sign: float = 1.0
-    demands: Demands | None = None
+    sign: float = 1.0  # 1 to maximise the objective, −1 to minimise it
+    demands: Demands | None = None  # a further constraint of each path; ``None`` for none
 
     @property
     def num_samples(self) -> int:

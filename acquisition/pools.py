@@ -118,25 +118,17 @@ def choose(
 
 @dataclass(eq=False)
 class Choosing:
-    """What functions have chosen so far.
+    """What functions have chosen so far."""
 
-    Args:
-        functions: of which some choose.
-        sides: (d,) of the box; points within ``DUPLICATE_DISTANCE`` of them are one. ``None`` if
-            all candidates count as different.
-        known: points that are not to be chosen.
-        rows: the functions that choose, in order; all if ``None``.
-        sign: 1 to maximise, −1 to minimise.
-        repeats: let them take the same candidate, and known ones.
-    """
-
-    functions: Preferences
+    functions: Preferences  # of which some choose
+    # (d,) of the box; points within ``DUPLICATE_DISTANCE`` of them are one. ``None`` if all
+    # candidates count as different
     sides: Tensor | None = None
-    known: KnownPoints | None = None
+    known: KnownPoints | None = None  # points that are not to be chosen
     _: KW_ONLY
-    rows: Tensor | None = None
-    sign: float = 1.0
-    repeats: bool = False
+    rows: Tensor | None = None  # the functions that choose, in order; all if ``None``
+    sign: float = 1.0  # 1 to maximise, −1 to minimise
+    repeats: bool = False  # let them take the same candidate, and known ones
     kept: Chosen | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -226,15 +218,10 @@ class Choosing:
 
 @dataclass(frozen=True, eq=False)
 class Lots:
-    """Functions without a preference: each takes a candidate at random.
+    """Functions without a preference: each takes a candidate at random."""
 
-    Args:
-        num_samples: functions.
-        generator: of the CPU.
-    """
-
-    num_samples: int
-    generator: torch.Generator
+    num_samples: int  # functions
+    generator: torch.Generator  # of the CPU
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return values (s, c) for X (c, d)."""

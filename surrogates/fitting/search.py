@@ -156,21 +156,14 @@ class FitEndedError(KeyboardInterrupt):
 
 @dataclass
 class FitWatch:
-    """What several fits tell on the way, and when they end.
+    """What several fits tell on the way, and when they end."""
 
-    Attributes:
-        callback: called with the number of evaluations so far.
-        deadline: of ``time.perf_counter``.
-        number: of evaluations so far.
-        course: the largest log likelihood after each evaluation of the fit under way.
-        least: what that is to exceed.
-    """
-
-    callback: Callable[[int], None] | None = None
-    deadline: float | None = None
-    number: int = 0
+    callback: Callable[[int], None] | None = None  # called with the number of evaluations so far
+    deadline: float | None = None  # of ``time.perf_counter``
+    number: int = 0  # of evaluations so far
+    # The largest log likelihood after each evaluation of the fit under way
     course: list[float] = field(default_factory=lambda: [-math.inf])
-    least: float = -math.inf
+    least: float = -math.inf  # what that is to exceed
 
     def begin(self, least: float) -> None:
         """Watch another fit."""

@@ -111,13 +111,9 @@ def balanced_rows(
 
 @dataclass(frozen=True)
 class RadialLaw(ABC):
-    """An isotropic law of frequencies.
+    """An isotropic law of frequencies."""
 
-    Attributes:
-        dim: d.
-    """
-
-    dim: int
+    dim: int  # d
 
     @property
     @abstractmethod
@@ -149,15 +145,10 @@ class NormalLaw(RadialLaw):
 
 @dataclass(frozen=True)
 class StudentLaw(RadialLaw):
-    """The multivariate t distribution, of Matérn kernels with ν = ``degrees`` / 2.
+    """The multivariate t distribution, of Matérn kernels with ν = ``degrees`` / 2."""
 
-    Attributes:
-        degrees: of freedom.
-        largest: the radius where the law ends.
-    """
-
-    degrees: float
-    largest: float = math.inf
+    degrees: float  # of freedom
+    largest: float = math.inf  # the radius where the law ends
 
     @property
     def reach(self) -> float:
@@ -223,14 +214,10 @@ class PiecewisePolynomialLaw(RadialLaw):
     function of u = log ‖ω‖, of which a Fourier transform makes a density:
 
         E ‖ω‖^−z = 2^(1 − z) Γ((d − z)/2) / (Γ(d/2) Γ(z/2)) Σ_i a_i B(z + i, e + 1),    z = −i s.
-
-    Attributes:
-        power: e.
-        coefficients: a.
     """
 
-    power: int
-    coefficients: tuple[float, ...]
+    power: int  # e
+    coefficients: tuple[float, ...]  # a
 
     @cached_property
     def _table(self) -> tuple[Array, Array]:

@@ -72,20 +72,13 @@ class _OfWaves:
 
 @dataclass(frozen=True, eq=False)
 class Modulation(_OfWaves):
-    """Amplitudes B_j(x) = (s_jᵀ x) exp(−t_j ‖x‖² / 2), not yet divided by their root mean square.
-
-    Attributes:
-        columns: (c,), those of the fingerprint among the input columns.
-        slopes: s (c, h).
-        rates: t (h,), from the lowest on, which is 0: a common factor cancels.
-        active: (h,), which waves are so modulated; the others have amplitude 1.
-    """
+    """Amplitudes B_j(x) = (s_jᵀ x) exp(−t_j ‖x‖² / 2), before they are normalised."""
 
     per_wave = ("slopes", "rates", "active")
-    columns: Tensor
-    slopes: Tensor
-    rates: Tensor
-    active: Tensor
+    columns: Tensor  # (c,), those of the fingerprint among the input columns
+    slopes: Tensor  # s (c, h)
+    rates: Tensor  # t (h,), from the lowest on, which is 0: a common factor cancels
+    active: Tensor  # (h,), which waves are so modulated; the others have amplitude 1
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return B(X), (m, h)."""
@@ -102,20 +95,13 @@ class Modulation(_OfWaves):
 
 @dataclass(frozen=True, eq=False)
 class TaskAmplitudes(_OfWaves):
-    """Amplitudes B_j(t) of the task t of a point, not yet divided by their root mean square.
-
-    Attributes:
-        column: (1,), that of the task, from 0 on, among the input columns.
-        table: B (T, h).
-        deviations: (T,), the square roots of the prior variances.
-        active: (h,), as in :class:`Modulation`.
-    """
+    """Amplitudes B_j(t) of the task t of a point, not yet divided by their root mean square."""
 
     per_wave = ("table", "active")
-    column: Tensor
-    table: Tensor
-    deviations: Tensor
-    active: Tensor
+    column: Tensor  # (1,), that of the task, from 0 on, among the input columns
+    table: Tensor  # B (T, h)
+    deviations: Tensor  # (T,), the square roots of the prior variances
+    active: Tensor  # (h,), as in :class:`Modulation`
 
     def __call__(self, X: Tensor) -> Tensor:
         """Return B(X), (m, h)."""

@@ -27,15 +27,10 @@ from torch.nn import Module, Parameter
 
 @dataclass(frozen=True, eq=False)
 class ExactPosterior:
-    """The exact posterior of a model as it is now, with gradients in data that require them.
+    """The exact posterior of a model as it is now, with gradients in data that require them."""
 
-    Attributes:
-        model: a copy in float64, with what GPyTorch keeps of it.
-        dtype: of the model.
-    """
-
-    model: Any
-    dtype: torch.dtype
+    model: Any  # a copy in float64, with what GPyTorch keeps of it
+    dtype: torch.dtype  # of the model
 
     @classmethod
     def of(cls, model: SingleTaskGP, learns: bool) -> Self:

@@ -166,19 +166,12 @@ def unscaled(kernel: Kernel) -> tuple[Tensor, Kernel]:
 
 @dataclass(frozen=True)
 class StationaryKernel:
-    """A GPyTorch kernel reduced to its closed form.
+    """A GPyTorch kernel reduced to its closed form."""
 
-    Attributes:
-        profile: of :data:`surrogates.operators.forms.PROFILES`.
-        lengthscale: (d,) or (1,), in the units of the inputs.
-        outputscale: scalar tensor, the prior variance.
-        active_dims: the input columns the kernel looks at; ``None`` for all.
-    """
-
-    profile: str
-    lengthscale: Tensor
-    outputscale: Tensor
-    active_dims: Tensor | None
+    profile: str  # of :data:`surrogates.operators.forms.PROFILES`
+    lengthscale: Tensor  # (d,) or (1,), in the units of the inputs
+    outputscale: Tensor  # scalar tensor, the prior variance
+    active_dims: Tensor | None  # the input columns the kernel looks at; ``None`` for all
 
     @classmethod
     def of(cls, kernel: Kernel) -> "StationaryKernel | None":
@@ -297,19 +290,14 @@ def _matern52(d2: Tensor) -> Terms:
 
 @dataclass(frozen=True)
 class Profile:
-    """The fused elementwise functions of one kernel family.
+    """The fused elementwise functions of one kernel family."""
 
-    Attributes:
-        nu: ν of a Matérn kernel, infinite of RBF. Below 1, κ has an infinite slope at 0, and d²
-            must be free of cancellation.
-        value: ``(d2, outputscale) -> outputscale · κ(d2)``.
-        value_: the same in the place of d2 (N,).
-        contract: ``(d2 (g, r, c), weights (g, 1 or r, c)) -> (Σ_c κ w (g, r), κ' w (g, r, c))``.
-    """
-
+    # ν of a Matérn kernel, infinite of RBF. Below 1, κ has an infinite slope at 0, and d² must be
+    # free of cancellation
     nu: float
-    value: Callable[[Tensor, Tensor], Tensor]
-    value_: Callable[[Tensor, Tensor], Tensor]
+    value: Callable[[Tensor, Tensor], Tensor]  # ``(d2, outputscale) -> outputscale · κ(d2)``
+    value_: Callable[[Tensor, Tensor], Tensor]  # the same in the place of d2 (N,)
+    # ``(d2 (g, r, c), weights (g, 1 or r, c)) -> (Σ_c κ w (g, r), κ' w (g, r, c))``
     contract: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 

@@ -102,15 +102,10 @@ def serves(*operands: Tensor) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Panels:
-    """The rows of Z (n, d) as the C code reads them.
+    """The rows of Z (n, d) as the C code reads them."""
 
-    Attributes:
-        numbers: (panels, d, ``PANEL``), with zeros after the last row.
-        count: n.
-    """
-
-    numbers: Tensor
-    count: int
+    numbers: Tensor  # (panels, d, ``PANEL``), with zeros after the last row
+    count: int  # n
 
     @classmethod
     def of(cls, Z: Tensor) -> Self:

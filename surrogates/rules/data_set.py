@@ -7,18 +7,10 @@ from torch import Tensor, nn
 
 
 class DataSet(NamedTuple):
-    """What one posterior is of, on transformed inputs and in standardised units; frozen copies.
+    """What one posterior is of, on transformed inputs and in standardised units; frozen copies."""
 
-    Attributes:
-        X: (n, d).
-        y: (n,).
-        noise: Σ, a scalar or (n,) variances.
-        kernel: without batch shape.
-        mean_module: maps (..., q, d) to (..., q).
-    """
-
-    X: Tensor
-    y: Tensor
-    noise: Tensor
-    kernel: Kernel
-    mean_module: nn.Module
+    X: Tensor  # (n, d)
+    y: Tensor  # (n,)
+    noise: Tensor  # Σ, a scalar or (n,) variances
+    kernel: Kernel  # without batch shape
+    mean_module: nn.Module  # maps (..., q, d) to (..., q)

@@ -17,15 +17,10 @@ from surrogates.rules.weight_space import FeatureBasis, WeightPosterior, solve_w
 
 @dataclass(frozen=True)
 class FiniteFeatures(Rule):
-    """Weights of the F features of the kernel itself.
+    """Weights of the F features of the kernel itself."""
 
-    Attributes:
-        num_features: F.
-        seed: of a fit's batches.
-    """
-
-    num_features: int
-    seed: int
+    num_features: int  # F
+    seed: int  # of a fit's batches
 
     def draw(self, wanted: Draw) -> tuple[SamplePaths, None]:
         """Return draws of the weights, or the F functions that have the posterior's

@@ -24,13 +24,9 @@ from surrogates.systems.system import Targets
 
 @dataclass(frozen=True, eq=False)
 class InducingPoints(SolvedRule):
-    """Weights at m inducing points, which solve A.
+    """Weights at m inducing points, which solve A."""
 
-    Attributes:
-        points: Z (m, d), on transformed inputs.
-    """
-
-    points: Tensor
+    points: Tensor  # Z (m, d), on transformed inputs
 
     def centres(self, data: DataSet) -> Tensor:
         # A state dict is loaded into the model's buffer, which must not move the paths drawn before

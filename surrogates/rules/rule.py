@@ -53,18 +53,12 @@ class Covariance(ABC):
 
 @dataclass(frozen=True, eq=False)
 class FiniteRank(Covariance):
-    """c(x, z) = φ(x)ᵀ R Rᵀ φ(z) of finitely many functions φ.
+    """c(x, z) = φ(x)ᵀ R Rᵀ φ(z) of finitely many functions φ."""
 
-    Attributes:
-        basis: φ, p functions.
-        root: R (p, r).
-        explained: (p, s) weights of what observations tell of the paths' deviations; ``None`` for
-            all.
-    """
-
-    basis: Basis
-    root: Tensor
+    basis: Basis  # φ, p functions
+    root: Tensor  # R (p, r)
     perturbed: bool = False
+    # (p, s) weights of what observations tell of the paths' deviations; ``None`` for all
     explained: Tensor | None = None
 
     def deviations(self, paths: SamplePaths, Q: Tensor) -> Tensor:
@@ -82,26 +76,18 @@ class FiniteRank(Covariance):
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """A request for paths of a posterior.
+    """A request for paths of a posterior."""
 
-    Attributes:
-        data: that the posterior is of.
-        num_paths: s.
-        generator: of all randomness.
-        spanning: whether to draw the functions behind a posterior, whose covariance about the mean
-            is its own as far as so many can have it.
-        prior: the prior paths to condition; drawn if ``None``.
-        warm: (k, 1) weights of the first k points to start the mean from; ``None`` for zeros.
-        callback: of the solve.
-    """
-
-    data: DataSet
-    num_paths: int
-    generator: torch.Generator
+    data: DataSet  # that the posterior is of
+    num_paths: int  # s
+    generator: torch.Generator  # of all randomness
+    # Whether to draw the functions behind a posterior, whose covariance about the mean is its own
+    # as far as so many can have it
     spanning: bool = False
-    prior: PriorPaths | None = None
+    prior: PriorPaths | None = None  # the prior paths to condition; drawn if ``None``
+    # (k, 1) weights of the first k points to start the mean from; ``None`` for zeros
     warm: Tensor | None = None
-    callback: Callback | None = None
+    callback: Callback | None = None  # of the solve
 
 
 class Rule(ABC):

@@ -46,20 +46,13 @@ ONCE = (
 
 @dataclass(frozen=True, eq=False)
 class SolvedRule(Rule):
-    """Weights at centres that solve a linear system.
-
-    Attributes:
-        solver: ``None`` for the rule's default.
-        num_features: of the prior paths.
-        memory_budget: bytes a kept kernel matrix may take; ``None`` for the default.
-        seed: of the solves for the covariance.
-    """
+    """Weights at centres that solve a linear system."""
 
     takes_start: ClassVar[bool] = True
-    solver: Solver | None
-    num_features: int
-    memory_budget: int | None
-    seed: int
+    solver: Solver | None  # ``None`` for the rule's default
+    num_features: int  # of the prior paths
+    memory_budget: int | None  # bytes a kept kernel matrix may take; ``None`` for the default
+    seed: int  # of the solves for the covariance
 
     @abstractmethod
     def centres(self, data: DataSet) -> Tensor:

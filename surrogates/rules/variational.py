@@ -37,40 +37,27 @@ from surrogates.systems.system import Targets
 
 
 class WhitenedPosterior(NamedTuple):
-    """q(u) = N(μ(Z) + L c, L R Rᵀ Lᵀ), in float64, whatever the dtype of the data.
+    """q(u) = N(μ(Z) + L c, L R Rᵀ Lᵀ), in float64, whatever the dtype of the data."""
 
-    Attributes:
-        factor: L (m, m), lower triangular. Jitter in K_ZZ = L Lᵀ: what rounding makes necessary, or
-            for a fitted q GPyTorch's, by the data's dtype 1e-6 in float64 and 1e-4 in float32.
-        mean: c (m,).
-        root: R (m, m), triangular.
-    """
-
+    # L (m, m), lower triangular. Jitter in K_ZZ = L Lᵀ: what rounding makes necessary, or for a
+    # fitted q GPyTorch's, by the data's dtype 1e-6 in float64 and 1e-4 in float32
     factor: Tensor
-    mean: Tensor
-    root: Tensor
+    mean: Tensor  # c (m,)
+    root: Tensor  # R (m, m), triangular
 
 
 @dataclass(frozen=True, eq=False)
 class Variational(Rule):
     """The data enter through m inducing values, whose posterior q(v) is fitted or, until then, the
     maximiser of the evidence lower bound in closed form.
-
-    Attributes:
-        points: Z (m, d), on transformed inputs.
-        whitened_mean: c (m,) of a fitted q(v); empty for the closed form.
-        whitened_root: R (m, m) of it.
-        num_features: of the prior paths.
-        memory_budget: bytes a kept kernel matrix may take; ``None`` for the default.
-        seed: of a fit's batches.
     """
 
-    points: Tensor
-    whitened_mean: Tensor
-    whitened_root: Tensor
-    num_features: int
-    memory_budget: int | None
-    seed: int
+    points: Tensor  # Z (m, d), on transformed inputs
+    whitened_mean: Tensor  # c (m,) of a fitted q(v); empty for the closed form
+    whitened_root: Tensor  # R (m, m) of it
+    num_features: int  # of the prior paths
+    memory_budget: int | None  # bytes a kept kernel matrix may take; ``None`` for the default
+    seed: int  # of a fit's batches
 
     def draw(self, wanted: Draw) -> tuple[SamplePaths, None]:
         """Return paths of draws of v; there is nothing to solve."""

@@ -23,17 +23,11 @@ from surrogates.operators.linalg import stable_cholesky
 
 
 class WeightPosterior(NamedTuple):
-    """The law N(m, P⁻¹) of the weights given the data, in float64.
+    """The law N(m, P⁻¹) of the weights given the data, in float64."""
 
-    Attributes:
-        mean: m (F,).
-        factor: L (F, F), lower triangular, P = L Lᵀ.
-        log_likelihood: log p(y) in nats.
-    """
-
-    mean: Tensor
-    factor: Tensor
-    log_likelihood: float
+    mean: Tensor  # m (F,)
+    factor: Tensor  # L (F, F), lower triangular, P = L Lᵀ
+    log_likelihood: float  # log p(y) in nats
 
     def weights(self, Z: Tensor) -> Tensor:
         """Return m + L⁻ᵀ Z (F, s), draws of the weights for standard normal Z (F, s)."""
@@ -42,15 +36,10 @@ class WeightPosterior(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FeatureBasis(Features):
-    """The F functions sqrt(outputscale) φ_j of a kernel, evaluated in chunks of points.
+    """The F functions sqrt(outputscale) φ_j of a kernel, evaluated in chunks of points."""
 
-    Attributes:
-        kernel: outputscale · φ(x)ᵀ φ(z).
-        shape: (d, F).
-    """
-
-    kernel: ScaleKernel
-    shape: tuple[int, int]
+    kernel: ScaleKernel  # outputscale · φ(x)ᵀ φ(z)
+    shape: tuple[int, int]  # (d, F)
 
     @property
     def dim(self) -> int:

@@ -44,19 +44,13 @@ class PosteriorError(ResidualRows, Judge):
     The rows are grouped by their variance given their neighbours, since clustered data converge
     later than the rest. Variances are averaged within a group, and the error of a column is that of
     its worst group.
-
-    Attributes:
-        noise_draw: (m, 1 + s) ε in these rows.
-        num_means: how many of the first columns are means, if several posteriors are solved at
-            once.
-        num_neighbours: whose data bound a variance.
-        negligible: errors below are not examined further.
     """
 
-    noise_draw: Tensor
+    noise_draw: Tensor  # (m, 1 + s) ε in these rows
+    # How many of the first columns are means, if several posteriors are solved at once
     num_means: int = 1
-    num_neighbours: int = 15
-    negligible: float = 1e-3
+    num_neighbours: int = 15  # whose data bound a variance
+    negligible: float = 1e-3  # errors below are not examined further
 
     @classmethod
     def for_targets(

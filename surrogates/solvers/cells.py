@@ -33,10 +33,6 @@ Likeness = Callable[[Tensor, Tensor], Tensor]
 class Cells:
     """Arranges the rows of ``system`` in cells.
 
-    Attributes:
-        missed: (r,) what 1, …, r random columns leave of K's diagonal, relative to it.
-        from_everywhere: share of a part's rows that are drawn from everywhere.
-
     References:
         Dasgupta, Freund (2008), "Random Projection Trees and Low Dimensional Manifolds", for such
         trees; Beatson, Light, Billings (2000), "Fast Solution of the Radial Basis Function
@@ -45,8 +41,8 @@ class Cells:
     """
 
     system: KernelSystem
-    missed: Tensor
-    from_everywhere: float = 0.1
+    missed: Tensor  # (r,) what 1, …, r random columns leave of K's diagonal, relative to it
+    from_everywhere: float = 0.1  # share of a part's rows that are drawn from everywhere
 
     @classmethod
     def of(cls, system: KernelSystem, generator: torch.Generator, num_probed: int = 500) -> "Cells":

@@ -48,20 +48,13 @@ STALLS_ALLOWED = 2
 
 @dataclass(frozen=True)
 class Start(Generic[PreparedT]):
-    """The start of a sweep, over the columns that are still to be solved.
+    """The start of a sweep, over the columns that are still to be solved."""
 
-    Attributes:
-        rhs: B (n, s).
-        initial: (n, s), with ``gap = rhs − H initial``.
-        prepared: the result of ``prepare``.
-        targets: f and ε, if they are known separately.
-    """
-
-    rhs: Tensor
-    initial: Tensor
+    rhs: Tensor  # B (n, s)
+    initial: Tensor  # (n, s), with ``gap = rhs − H initial``
     gap: Tensor
-    prepared: PreparedT
-    targets: Targets | None = None
+    prepared: PreparedT  # the result of ``prepare``
+    targets: Targets | None = None  # f and ε, if they are known separately
 
 
 @dataclass

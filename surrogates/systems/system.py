@@ -138,17 +138,12 @@ class Targets(NamedTuple):
 
 
 class Regression(NamedTuple):
-    """What the weights are fitted to, for methods that draw batches of data.
+    """What the weights are fitted to, for methods that draw batches of data."""
 
-    Attributes:
-        rhs: (num_data, s) f + ε.
-        noise_draw: (num_data, s) ε, 0 if it is not known apart.
-        projected_noise: (n, s) K_ZX Σ⁻¹ ε, exactly, where the unknowns weigh other points than the
-            data; ``None`` where they weigh those.
-    """
-
-    rhs: Tensor
-    noise_draw: Tensor
+    rhs: Tensor  # (num_data, s) f + ε
+    noise_draw: Tensor  # (num_data, s) ε, 0 if it is not known apart
+    # (n, s) K_ZX Σ⁻¹ ε, exactly, where the unknowns weigh other points than the data; ``None``
+    # where they weigh those
     projected_noise: Tensor | None
 
 
