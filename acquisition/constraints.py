@@ -285,7 +285,6 @@ def _rows(
 
 
 def _callables(constraints: Sequence[Any] | None, bounds: Tensor) -> Iterator[NonlinearConstraint]:
-    """Yield the constraints on one point, each tried at the lower and at the upper corner."""
     for j, constraint in enumerate(constraints or ()):
         name = f"nonlinear_inequality_constraints[{j}]"
         if isinstance(constraint, tuple) and len(constraint) == 2 and constraint[1] is False:

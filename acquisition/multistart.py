@@ -382,7 +382,6 @@ def terms_ascended(num_data: int, num_starts: int, num_steps: int) -> int:
 
 
 def _are_few(num_data: int, num_starts: int, num_centres: int) -> bool:
-    """Return whether the data, or the starts, are too few for functions of so many terms to pay."""
     return num_data < 4 * num_centres or num_starts < FEWEST_STARTS
 
 

@@ -169,7 +169,6 @@ class OutcomePaths:
         return (X[feasible], value[feasible]) if feasible.any() else (X, -violation)
 
     def _outputs(self, values: list[Tensor]) -> Tensor:
-        """Return the values of all parts as Y (..., m)."""
         several = [isinstance(paths, BatchPaths) and paths.several_outputs for paths in self.parts]
         return torch.cat(
             [Y if last else Y.unsqueeze(-1) for Y, last in zip(values, several, strict=True)],

@@ -264,7 +264,6 @@ def make_strategy(strategy: str | Strategy, sampler: Sampler | None = None) -> S
 
 
 def _in_region(sampler: Sampler, region: TrustRegion | None, request: Request) -> Tensor:
-    """Return a batch of maximisers in a region or, where that has too few points, anywhere."""
     try:
         return ThompsonStrategy(partial(sampler, trust_region=region)).generate(request)
     except TooFewPoints:
@@ -272,7 +271,6 @@ def _in_region(sampler: Sampler, region: TrustRegion | None, request: Request) -
 
 
 def _can_temper(request: Request) -> bool:
-    """Return whether the paths of a request are of one output, and all of them here."""
     models = model_list(request.model)
     return len(models) == 1 and models[0].num_outputs == 1 and not request.shared
 

@@ -119,9 +119,7 @@ def fit(
     """
     choice = choose_fit(model)  # which also checks the model
     if method is not None:
-        checks.one_of("method", method, METHODS)
-    if method is not None:
-        choice = FitChoice((method,), "as asked for")
+        choice = FitChoice((checks.one_of("method", method, METHODS),), "as asked for")
     elif settings:
         remedy = f"Choose one, such as `method={choice.methods[0]!r}`."
         raise ValueError(

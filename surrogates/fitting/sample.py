@@ -134,7 +134,6 @@ def _best_of(
 
 
 def _explains(gp: BatchedGP, index: Tensor, judges: Tensor) -> bool:
-    """Return whether ``gp`` leaves little noise, and predicts better than noise would."""
     white = log_normal(gp.y[judges], gp.y[index].mean(), gp.y[index].var())
     gain, error = paired_difference(_predicted(gp, index, judges), white)
     little = LITTLE_NOISE * gp.y[index].var().item()

@@ -211,7 +211,6 @@ class Stages:
     def _settle(
         self, name: str, seconds: float, density: Tensor, accepted: bool, note: str
     ) -> None:
-        """Note a stage whose predictions have the ``density``, and keep it or go back."""
         assert self._evidence is not None
         over_noise = paired_difference(density, self._evidence.white)
         over_best = None if self._density is None else paired_difference(density, self._density)

@@ -196,12 +196,9 @@ class AttentionFeatures(nn.Module):
     ) -> None:
         super().__init__()
         checks.integer("dim", dim, 2, "Normalised by itself, a single coordinate is 0.")
-        for name, value in {
-            "width": width,
-            "num_layers": num_layers,
-            "num_heads": num_heads,
-        }.items():
-            checks.positive_int(name, value)
+        checks.positive_int("width", width)
+        checks.positive_int("num_layers", num_layers)
+        checks.positive_int("num_heads", num_heads)
         if width % num_heads:
             raise ValueError(
                 f"`width` must be a multiple of `num_heads` = {num_heads}, got {width}."

@@ -192,12 +192,10 @@ class RandomFeatures(Features):
         )
 
     def _are_native(self, X: Tensor, W: Tensor) -> bool:
-        """Whether compiled code evaluates the waves, and their sums with such weights."""
         return self._are_plain and native.serves(X, self.frequencies, self.scale, W)
 
     @property
     def _are_plain(self) -> bool:
-        """Whether the waves are sines and cosines of the points without amplitudes."""
         return not (self.amplitudes or self.modulations or self.embedding.steps)
 
     @cached_property
@@ -260,14 +258,9 @@ class PriorPaths:
         weighted features the variance that data leave is right in every draw, too.
         """
         checks.positive_int("num_paths", num_paths)
-        sizes = [
-            len(part)
-            for part in torch.arange(num_paths, device="cpu").tensor_split(
-                min(checks.positive_int("num_draws", num_draws), num_paths)
-            )
-        ]
+        num_draws = min(checks.positive_int("num_draws", num_draws), num_paths)
         draws = []
-        for size in sizes:
+        for size in map(len, torch.arange(num_paths, device="cpu").tensor_split(num_draws)):
             features = RandomFeatures.draw(
                 kernel, dim, num_features, generator=generator, **options
             )

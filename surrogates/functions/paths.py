@@ -232,7 +232,6 @@ class SamplePaths:
         return X
 
     def _outputs(self, X: Tensor, deviations: Tensor) -> Tensor:
-        """Return the values of functions at X that deviate so from the prior mean."""
         values = self.prior_mean(X) + deviations
         is_scaled = self.scale != 1.0 or self.offset != 0.0
         return self.offset + self.scale * values if is_scaled else values

@@ -168,7 +168,6 @@ def _made(kernel: Kernel, X: Tensor) -> Tensor:
 
 
 def _inner(kernel: Kernel) -> tuple[str, Kernel]:
-    """Return the name of the only kernel in ``kernel``, and that kernel."""
     (found,) = (entry for entry in kernel.named_children() if isinstance(entry[1], Kernel))
     return found
 
@@ -197,23 +196,16 @@ def _hand(kernel: Kernel, x1: Tensor, *others: Any, **params: Any) -> NoReturn:
 
 @dataclass(frozen=True, eq=False)
 class Waves:
-    """h random waves.
+    """h random waves."""
 
-    Attributes:
-        frequencies: Ω (d, h), lengthscales included.
-        weights: (h,).
-        ratios: ρ (h,), the density of the law of high frequencies over the kernel's own; 1 where
-            both are the same. ``reweighted`` puts them into the weights.
-        amplitudes: factors (d + 1, h) of the amplitudes: slopes, and in the last row the
-            intercepts; none for amplitudes of 1.
-        modulations: further factors of the amplitudes, of fingerprints and of tasks.
-    """
-
-    frequencies: Tensor
-    weights: Tensor
+    frequencies: Tensor  # Ω (d, h), lengthscales included
+    weights: Tensor  # (h,)
+    # ρ (h,), the density of the law of high frequencies over the kernel's own; 1 where both are the
+    # same. ``reweighted`` puts them into the weights
     ratios: Tensor
+    # Factors (d + 1, h) of the amplitudes, the intercepts in the last row; none for amplitudes of 1
     amplitudes: tuple[Tensor, ...] = ()
-    modulations: tuple[Amplitudes, ...] = ()
+    modulations: tuple[Amplitudes, ...] = ()  # further factors, of fingerprints and of tasks
 
     def __len__(self) -> int:
         return self.frequencies.shape[1]
@@ -274,29 +266,20 @@ class Waves:
 
 @dataclass(frozen=True, eq=False)
 class WaveSource:
-    """Draws waves of kernels.
+    """Draws waves of kernels."""
 
-    Attributes:
-        dim: the number of columns, d of inputs and those that kernels make of them.
-        like: tensor whose dtype and device the waves take.
-        normal: draws the (d, h) normal directions of isotropic kernels.
-        generator: source of all randomness.
-        weighted: whether half of the waves come from a law of higher frequencies, instead.
-        in_product: whether the waves are those of a factor. Elsewhere, linear summands get no more
-            waves than make them exact. In a product every wave meets but one other: there they
-            would leave most of the other factor out.
-        points: (n, d) data whose lengths the waves of fingerprints are to serve; those of binary
-            vectors if ``None``.
-        inner: the kernels that parts hand on to, and the columns that they are of.
-    """
-
-    dim: int
-    like: Tensor
-    normal: Normal
-    generator: torch.Generator
-    weighted: bool = False
+    dim: int  # the number of columns, d of inputs and those that kernels make of them
+    like: Tensor  # whose dtype and device the waves take
+    normal: Normal  # draws the (d, h) normal directions of isotropic kernels
+    generator: torch.Generator  # source of all randomness
+    weighted: bool = False  # whether half of the waves come from a law of higher frequencies
+    # Whether the waves are those of a factor. Elsewhere, linear summands get no more waves than
+    # make them exact. In a product every wave meets but one other: there they would leave most of
+    # the other factor out
     in_product: bool = False
+    # (n, d) data whose lengths the waves of fingerprints serve; those of binary vectors if ``None``
     points: Tensor | None = None
+    # The kernels that parts hand on to, and the columns that they are of
     inner: Found = field(default_factory=dict)
 
     def draw(self, kernel: Kernel | StationaryKernel, count: int) -> Waves:

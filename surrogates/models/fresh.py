@@ -372,7 +372,6 @@ class FreshGP(SingleTaskGP):
         return [name for name, data in given.items() if is_on and data.requires_grad]
 
     def _together(self, parts: list[SamplePaths]) -> SamplePaths | BatchPaths:
-        """Return the paths of every data set as those of the model."""
         batch_shape = self.train_targets.shape[:-1]
         return BatchPaths(tuple(parts), batch_shape) if batch_shape else parts[0]
 
@@ -549,7 +548,6 @@ def _check_first_rows(earlier: Tensor, X: Tensor) -> None:
 
 
 def _joined(solutions: list[Solution | None]) -> Solution | None:
-    """Return one account of all columns of several solves; ``None`` if there were none."""
     done = [solution for solution in solutions if solution is not None]
     if len(done) < 2:
         return done[0] if done else None

@@ -57,21 +57,14 @@ HARMLESS |= {"__abstractmethods__", "_abc_impl", "__firstlineno__", "__static_at
 
 @dataclass(frozen=True)
 class KernelForm:
-    """One class of kernels in the registry.
+    """One class of kernels in the registry."""
 
-    Attributes:
-        settings: attributes that are arguments of its constructor and no tensors, beside the batch
-            shape and the active dimensions; ``None`` if models with it are not stored.
-        waves: draws its random waves, see :mod:`surrogates.functions.spectra`; ``None`` if there is
-            no way.
-        has_tails: whether ``waves`` draws from a law of higher frequencies where it is asked to.
-        of_one_input: whether it is no kernel of several.
-    """
-
+    # Attributes that are arguments of its constructor and no tensors, beside the batch shape and
+    # the active dimensions; ``None`` if models with it are not stored
     settings: tuple[str, ...] | None = None
-    waves: Callable[..., Any] | None = None
-    has_tails: bool = False
-    of_one_input: bool = False
+    waves: Callable[..., Any] | None = None  # draws its random waves, if there is a way
+    has_tails: bool = False  # whether those may come from a law of higher frequencies
+    of_one_input: bool = False  # whether it is no kernel of several
 
 
 # By class, none of which is a subclass of another; :mod:`surrogates.functions.spectra` adds those

@@ -368,7 +368,6 @@ def find_compiler() -> list[str] | None:
 
 
 def _kept(folder: Path, name: str) -> Path | None:
-    """Return the library that was made before; ``None`` where there is none, or a damaged one."""
     for library in folder.glob(f"{name}-*.so"):
         if _is_own(library) and library.stem == f"{name}-{_digest(library)}":
             return library
@@ -378,7 +377,6 @@ def _kept(folder: Path, name: str) -> Path | None:
 def _made(
     folder: Path, name: str, source: Path, definitions: Sequence[str], compiler: Sequence[str]
 ) -> Path:
-    """Return the library, compiled, in a file whose name tells what is in it."""
     logger.info("compiling %s; this takes a second, once", source.name)
     with tempfile.TemporaryDirectory(dir=folder) as place:
         made = Path(place) / f"{name}.so"
@@ -421,7 +419,6 @@ def _key(source: Path, definitions: Sequence[str], compiler: Sequence[str]) -> s
 
 
 def _processor() -> bytes:
-    """Return what the processor is and can do; nothing where that is not known."""
     try:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:

@@ -203,9 +203,6 @@ class NystromSGM(RegressorMixin, BaseEstimator):
             yield c
 
     def _choose(self, errors: list[Tensor], search: bool) -> int:
-        """Return the index of the step size of the smallest held-out error, at the last pass or, in
-        a search, the pass of the smallest, too.
-        """
         table = torch.stack(errors)  # (passes, step sizes), NaN where nothing is held out
         self.num_passes_ = len(table)
         chosen = int(table[-1].argmin())

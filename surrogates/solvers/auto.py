@@ -41,14 +41,6 @@ class Choice(NamedTuple):
     direct: float = math.inf
 
 
-class _Candidate(NamedTuple):
-    solver: Solver
-    name: str
-    epochs: float
-    epoch_cost: float
-    cost: float
-
-
 @dataclass(frozen=True)
 class Auto(GoalSolver):
     """Solve (K + Σ) W = B by the method that is predicted to be the fastest for this system.
@@ -126,20 +118,14 @@ class Auto(GoalSolver):
         direct = math.inf
         if fits and probe.direct_residual(system.precise().dtype) <= tolerance:
             direct = _direct_cost(system, num_columns)
-            candidates.append(_Candidate(Cholesky(), "Cholesky()", 1.0, direct, direct))
-        best = min(candidates, key=lambda candidate: candidate.cost)
-        others = ", ".join(
-            f"{c.name} {c.cost / best.cost:.1f}"
-            for c in sorted(candidates, key=lambda c: c.cost)[1:3]
-        )
-        return Choice(
-            best.solver,
-            f"{best.name}: about {best.epochs:.0f} epochs for n = {n} and {num_columns} columns,"
-            f" where {len(probe.missed)} columns leave {probe.missed[-1]:.1e} of K's diagonal;"
-            f" relative cost of others: {others}",
-            best.epochs,
-            best.epoch_cost,
-            direct / best.epoch_cost,
+            candidates.append((direct, Choice(Cholesky(), "Cholesky()", 1.0, direct)))
+        (least, best), *rest = sorted(candidates, key=lambda candidate: candidate[0])
+        others = ", ".join(f"{other.reason} {cost / least:.1f}" for cost, other in rest[:2])
+        return best._replace(
+            reason=f"{best.reason}: about {best.epochs:.0f} epochs for n = {n} and {num_columns}"
+            f" columns, where {len(probe.missed)} columns leave {probe.missed[-1]:.1e} of K's"
+            f" diagonal; relative cost of others: {others}",
+            direct=direct / best.epoch_cost,
         )
 
     def gains_precision(self, system: LinearSystem, num_columns: int) -> bool:
@@ -157,7 +143,8 @@ class Auto(GoalSolver):
 
     def _candidates(
         self, system: KernelSystem, num_columns: int, probe: SpectrumModel, tolerance: float
-    ) -> list[_Candidate]:
+    ) -> list[tuple[float, Choice]]:
+        """Return choices by their names, each behind its whole cost."""
         n = system.n
         s = num_columns
         rates = rates_of(system.device)
@@ -169,9 +156,9 @@ class Auto(GoalSolver):
 
         def candidate(
             solver: Solver, name: str, epochs: float, extra: float, setup: float = 0.0
-        ) -> _Candidate:
+        ) -> tuple[float, Choice]:
             own = epoch + extra
-            return _Candidate(solver, name, epochs + 1.0, own, setup + epochs * own + epoch)
+            return setup + epochs * own + epoch, Choice(solver, name, epochs + 1.0, own)
 
         block = default_block_size(n, s, system.device)
         is_smooth = probe.missed_by(block // 2) < SMOOTH * probe.scale
@@ -259,7 +246,6 @@ class Auto(GoalSolver):
         return max(cost / choice.epoch_cost, EPOCHS_AROUND)
 
     def _next(self, choice: Choice, request: Request) -> Solver | None:
-        """Return the solver that takes over from the chosen one, if the budget allows one."""
         first = choice.solver
         if not isinstance(first, Cholesky) and self._may_end_directly(choice, request):
             return Cholesky()

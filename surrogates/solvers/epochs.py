@@ -25,29 +25,20 @@ Arrange = Callable[[Order, torch.Generator], Order]
 
 @dataclass
 class EpochMonitor(State):
-    """Deals out batches and watches the residual of every column.
+    """Deals out batches and watches the residual of every column."""
 
-    Attributes:
-        order: what is left of the current epoch, of the rows of the system, or of the data that it
-            is fitted to.
-        window: steps between two judgements, at least; they end with whole epochs. Momentum swings:
-            a few steps alone mislead.
-        steps, epochs: begun since the last judgement.
-        squares: (s,) sum since the last judgement of the squared residuals of the rows dealt.
-        residual: (s,) residual norm, the root mean square over the last window's epochs; infinite
-            before, and at a restart.
-        best: (s,) smallest such residual.
-        checkpoint: (n, s) what had it, at the window's end.
-    """
-
-    order: Order
+    order: Order  # what is left of the epoch, of the system's rows or the data it is fitted to
+    # Steps between two judgements, at least; they end with whole epochs. Momentum swings: a few
+    # steps alone mislead
     window: int
-    steps: int
-    epochs: int
-    squares: Tensor
+    steps: int  # begun since the last judgement
+    epochs: int  # likewise
+    squares: Tensor  # (s,) sum since then of the squared residuals of the rows dealt
+    # (s,) residual norm, the root mean square over the last window's epochs; infinite before, and
+    # at a restart
     residual: Tensor
-    best: Tensor
-    checkpoint: Tensor
+    best: Tensor  # (s,) smallest such residual
+    checkpoint: Tensor  # (n, s) what had it, at the window's end
 
     @classmethod
     def start(cls, initial: Tensor, norms: Tensor, num_rows: int, window: int = 10) -> Self:

@@ -30,27 +30,18 @@ class SpectrumModel:
     λ_R = −n dm_R/dR, what the last columns removed. Where points are clustered, most of the missed
     diagonal is on few points: the law is scaled by each of ten quantiles of it, and the union
     taken.
-
-    Attributes:
-        n, noise, scale, eps: number of points; σ²; mean of K's diagonal; rounding unit of K.
-        captured: (R,) eigenvalues of the columns' Nyström approximation, descending.
-        missed: (R,) m_1, …, m_R.
-        shares: quantiles of what each point's diagonal misses, over their mean.
-        least: the lowest of such quantiles among the points that are not the columns' own, over
-            their mean.
-        top, power: λ_R and p.
     """
 
-    n: int
-    noise: float
-    scale: float
-    eps: float
-    captured: Array
-    missed: Array
-    shares: Array
-    least: float
-    top: float
-    power: float
+    n: int  # number of points
+    noise: float  # σ²
+    scale: float  # mean of K's diagonal
+    eps: float  # rounding unit of K
+    captured: Array  # (R,) eigenvalues of the columns' Nyström approximation, descending
+    missed: Array  # (R,) m_1, …, m_R
+    shares: Array  # quantiles of what each point's diagonal misses, over their mean
+    least: float  # the lowest among the points that are not the columns' own, over their mean
+    top: float  # λ_R
+    power: float  # p
 
     @classmethod
     def of(cls, system: KernelSystem, generator: torch.Generator, rank: int | None = None) -> Self:

@@ -30,15 +30,11 @@ from surrogates.systems.system import Apply, Targets
 
 @dataclass(eq=False)
 class InducingError(Judge):
-    """Estimates the errors of a solve's columns from all of their residuals, in float64.
-
-    Attributes:
-        found: (s,) the errors as of the last look at each column; NaN before the first.
-        gaps: (m, s) R then.
-    """
+    """Estimates the errors of a solve's columns from all of their residuals, in float64."""
 
     system: InducingSystem
     targets: Targets
+    # (s,) the errors as of the last look at each column, NaN before the first; the gaps are R then
     found: Tensor = field(init=False)
     scale: Tensor = field(init=False)
 
@@ -115,7 +111,10 @@ class InducingError(Judge):
         no others, since the posterior varies less there than at new points.
         """
         order = shuffled_rows(self.system)[: NUM_ROWS + self.system.n]
-        return order[self.system.coincides(order).byte().argsort(stable=True)][:NUM_ROWS]
+        X, Z = self.system.cross.tiles.X1[order], self.system.points
+        _, kinds = torch.cat([Z, X]).unique(dim=0, return_inverse=True)
+        coincide = torch.isin(kinds[len(Z) :], kinds[: len(Z)])
+        return order[coincide.byte().argsort(stable=True)][:NUM_ROWS]
 
     @cached_property
     def _rows(self) -> Tensor:

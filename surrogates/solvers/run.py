@@ -60,20 +60,7 @@ class Start(Generic[PreparedT]):
 @dataclass
 class Sweep(Generic[StateT]):
     """A pass of the method over the unsolved columns. The first sweep computes the solution, each
-    later one a correction to it.
-
-    Attributes:
-        columns: indices of the right-hand sides in this sweep.
-        rhs: (n, len(columns)) B, or the residuals to be corrected.
-        base: (n, len(columns)) the values to be corrected; ``None`` in the first sweep.
-        state: the method's state for the columns still running, ``columns[running]``.
-        proposal: (n, len(columns)) the method's results for the columns that have stopped.
-        aim: (len(columns),) relative residual, by the method's own estimate, at which a column
-            stops.
-        error, residual: (len(columns),) error and relative residual at the last look.
-        before: (len(columns),) relative residual at the last scheduled look.
-        began, next_look: epochs at the start of the sweep and at the next scheduled look.
-        num_lost: columns that have stopped and wait for a correction.
+    later one a correction to it. Notation: c the number of its columns.
     """
 
     SAVED: ClassVar = [
@@ -81,19 +68,19 @@ class Sweep(Generic[StateT]):
         *("before", "began", "next_look", "num_lost", "steps", "next_report"),
     ]
 
-    columns: Tensor
-    rhs: Tensor
-    base: Tensor | None
-    state: StateT
+    columns: Tensor  # (c,) indices of the right-hand sides in this sweep
+    rhs: Tensor  # (n, c) B, or the residuals to be corrected
+    base: Tensor | None  # (n, c) the values to be corrected; ``None`` in the first sweep
+    state: StateT  # the method's, for the columns still running, ``columns[running]``
     running: Tensor
-    proposal: Tensor
-    aim: Tensor
-    error: Tensor
-    residual: Tensor
-    before: Tensor
-    began: float
-    next_look: float
-    num_lost: int = 0
+    proposal: Tensor  # (n, c) the method's results for the columns that have stopped
+    aim: Tensor  # (c,) relative residual, by the method's own estimate, at which a column stops
+    error: Tensor  # (c,) at the last look
+    residual: Tensor  # (c,) relative, likewise
+    before: Tensor  # (c,) relative residual at the last scheduled look
+    began: float  # epochs at the start of the sweep
+    next_look: float  # epochs at the next scheduled look
+    num_lost: int = 0  # columns that have stopped and wait for a correction
     steps: int = 0
     next_report: float = 0.0
 
@@ -271,7 +258,6 @@ class Run(Generic[SystemT]):
         return left
 
     def _begin_warm(self, initial: Tensor) -> None:
-        """Start from the columns of ``initial`` that are better than 0."""
         rows = self.given.rows
         warm = ~rows.all(initial == 0) & ~rows.all(self.rhs == 0)
         everything = torch.arange(len(warm), device=warm.device)
@@ -495,7 +481,6 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
         return needed <= memory.available(system.device)
 
     def _goes_on(self, run: Run[SystemT]) -> bool:
-        """Return whether a column needs a correction that the budget allows."""
         product = 0.0 if run.gap is not None else run.given.epochs_per_product
         return bool((run.is_unsolved & ~run.is_held).any()) and not self._is_spent(run, product)
 
@@ -515,7 +500,6 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
     def _begin(
         self, run: Run[SystemT], prepared: PreparedT, saved: Mapping[str, Any] | None
     ) -> Sweep[StateT]:
-        """Return a sweep over the columns that need a correction, or resume the saved one."""
         columns = (run.is_unsolved & ~run.is_held).nonzero().squeeze(1)
         if saved is not None:
             columns = saved["sweep.columns"].to(columns.device)
@@ -570,7 +554,6 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
         return digest(settings, [*run.given.fingerprint(), *start, *noise_draw])
 
     def _sweep(self, run: Run[SystemT], sweep: Sweep[StateT], keeper: Keeper | None) -> None:
-        """Run the method until every column has stopped, or the budget is spent."""
         request = run.request
         rhs = columns_of(sweep.rhs, sweep.running)
         norms = run.norms[sweep.columns[sweep.running]]

@@ -284,7 +284,6 @@ class SketchAndProject(IterativeSolver[KernelSystem, Blocks, SketchAndProjectSta
     def _averaged(
         self, system: KernelSystem, state: SketchAndProjectState, W: Tensor, count: int
     ) -> Tensor | None:
-        """Return the running mean of the iterates since half of the budget."""
         number = count - self._first_averaged(system, state.block_size) + 1
         return (
             state.average

@@ -122,23 +122,15 @@ class Judge(Watch):
 
 @dataclass(eq=False)
 class ResidualRows(Watch):
-    """Estimates the residuals of a solve from random rows, evaluated in float64.
+    """Estimates the residuals of a solve from random rows, evaluated in float64."""
 
-    Attributes:
-        system: the system of all data.
-        index: (m,) the rows.
-        rhs: (m, s) B in these rows.
-        weights, gaps: (m, s) weights and residuals in these rows, as of the last look at each
-            column; NaN before the first.
-        looked_at: the columns looked at last; all before the first look.
-    """
-
-    system: KernelSystem
-    index: Tensor
-    rhs: Tensor
-    looked_at: Tensor = field(init=False)
+    system: KernelSystem  # of all data
+    index: Tensor  # (m,) the rows
+    rhs: Tensor  # (m, s) B in these rows
+    looked_at: Tensor = field(init=False)  # the columns looked at last; all before the first look
+    # (m, s) in these rows, as of the last look at each column; NaN before the first
     weights: Tensor = field(init=False)
-    gaps: Tensor = field(init=False)
+    gaps: Tensor = field(init=False)  # (m, s) residuals, likewise
     scale: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -187,29 +179,18 @@ class ResidualRows(Watch):
 
 @dataclass
 class Request:
-    """The checked arguments of a solve, and its account so far.
+    """The checked arguments of a solve, and its account so far."""
 
-    Attributes:
-        system: H.
-        rhs: B (n, s).
-        targets: f and ε, if the caller gave B as their sum.
-        initial: warm start (n, s), or ``None``.
-        started, entries_before: the clock and the system's count of entries when the solve began.
-        posterior: estimates posterior errors; ``None`` if the weights are not a posterior's.
-        coarse: the system in float32, in which a float64 solve may begin; ``None`` to begin in
-            float64.
-    """
-
-    system: LinearSystem
-    rhs: Tensor
-    targets: Targets | None
-    initial: Tensor | None
+    system: LinearSystem  # H
+    rhs: Tensor  # B (n, s)
+    targets: Targets | None  # f and ε, if the caller gave B as their sum
+    initial: Tensor | None  # warm start (n, s)
     generator: torch.Generator
     callback: Callback | None
-    started: float
-    entries_before: int
-    posterior: Judge | None = None
-    coarse: KernelSystem | None = None
+    started: float  # the clock when the solve began
+    entries_before: int  # the system's count of entries then
+    posterior: Judge | None = None  # ``None`` if the weights are not a posterior's
+    coarse: KernelSystem | None = None  # in float32, in which a float64 solve may begin
 
     @property
     def epochs(self) -> float:
@@ -484,7 +465,6 @@ def _into_range(request: Request) -> Tensor | None:
 
 
 def _reduced_settings(solver: Solver, n: int) -> list[str]:
-    """Return a note for each of the solver's settings that exceed the n rows of a system."""
     parts = (solver, getattr(solver, "preconditioner", None))
     settings = [(name, getattr(part, name, None)) for part in parts for name in ROW_COUNTS]
     return [

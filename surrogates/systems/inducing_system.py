@@ -95,12 +95,6 @@ class InducingSystem(LinearSystem):
         system.precision = torch.float64
         return system
 
-    def coincides(self, index: Tensor) -> Tensor:
-        """Return which of the data ``index`` are inducing points."""
-        X, Z = self.cross.tiles.X1[index], self.points
-        _, kinds = torch.cat([Z, X]).unique(dim=0, return_inverse=True)
-        return torch.isin(kinds[len(Z) :], kinds[: len(Z)])
-
     @property
     def bytes_to_whiten(self) -> int:
         return memory.squares_bytes(self.n**2, self.kernel.tiles.X1.dtype)

@@ -61,7 +61,6 @@ class SharedRows(Rows):
         return part
 
     def _widths(self, number: int) -> list[int]:
-        """Return the sizes of the processes' shares of ``number`` rows or columns."""
         parts = (share(number, rank, self.size) for rank in range(self.size))
         return [own.stop - own.start for own in parts]
 

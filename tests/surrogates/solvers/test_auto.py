@@ -188,7 +188,7 @@ def test_a_preconditioner_that_does_not_fit_in_memory_is_no_candidate(
     monkeypatch.setattr(memory, "available", lambda device: free)
     system = kernel_system(N, 1.0)
     candidates = Auto()._candidates(system, 1, SpectrumModel.of(system, seeded()), TOLERANCE)
-    preconditioners = [c.solver.preconditioner for c in candidates if isinstance(c.solver, CG)]
+    preconditioners = [c.solver.preconditioner for _, c in candidates if isinstance(c.solver, CG)]
     ranks = [p.rank for p in preconditioners if isinstance(p, Nystrom) and p.rank]
     assert max(ranks, default=0) == largest
     assert len(candidates) == 2 + len(ranks)

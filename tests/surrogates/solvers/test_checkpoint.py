@@ -109,7 +109,9 @@ def test_auto_goes_on_within_the_method_that_it_chose(
     system, rhs = columns_of_unlike_difficulty()
     candidates = Auto._candidates
     monkeypatch.setattr(
-        Auto, "_candidates", lambda *given: [c for c in candidates(*given) if c.name == "CG(None)"]
+        Auto,
+        "_candidates",
+        lambda *given: [c for c in candidates(*given) if c[1].reason == "CG(None)"],
     )
     step = CG.step
 
