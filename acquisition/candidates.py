@@ -186,11 +186,9 @@ def original_inputs(model: PathwiseGP) -> Tensor:
 def all_inputs(models: Sequence[PathwiseGP]) -> Tensor:
     """Return the training inputs of all models, each point once if they differ."""
     X, *others = (original_inputs(model) for model in models)
-    return (
-        X
-        if all(torch.equal(X, other) for other in others)
-        else torch.unique(torch.cat([X, *others]), dim=0)
-    )
+    if all(torch.equal(X, other) for other in others):
+        return X
+    return torch.unique(torch.cat([X, *others]), dim=0)
 
 
 def default_proposal_std(model: PathwiseGP, width: Tensor) -> Tensor:

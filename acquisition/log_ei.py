@@ -310,17 +310,19 @@ class _Improvement:
         points; and its values (n + p, s) there, by the means where not drawn.
         """
         given = []
-        for number, (model, part) in enumerate(self._posteriors, seed):
+        for own_seed, (model, part) in enumerate(self._posteriors, seed):
             X, points = model.transform_inputs(self.X), model.transform_inputs(pending)
             if _is_noisy(part.data):
                 X = torch.cat([X, points])
-                values = part.draw(X, num_draws, number)
+                values = part.draw(X, num_draws, own_seed)
                 part = _Posterior.of(part.data, X, values, torch.zeros_like(values[:, 0]))
             else:
                 values, _ = part.moments(X)
                 if len(points):
-                    means, _ = part.moments(points)
-                    drawn = means if believe else part.draw(points, num_draws, number)
+                    if believe:
+                        drawn, _ = part.moments(points)
+                    else:
+                        drawn = part.draw(points, num_draws, own_seed)
                     part = part.beside(points, drawn)
                     values = torch.cat([values.expand(-1, drawn.shape[1]), drawn])
             given.append((model, part, values))

@@ -15,7 +15,6 @@ from botorch.models.model_list_gp_regression import ModelListGP
 from torch import Tensor
 
 from acquisition.candidates import model_list
-from acquisition.multistart import screen
 from acquisition.outcomes import OutcomePaths
 from acquisition.pools import best_choices
 from surrogates import PathwiseGP, checks
@@ -70,12 +69,9 @@ class PathwiseThompsonSampling(thompson_sampling.PathwiseThompsonSampling):
         """Draw other paths: ``batch_size`` of them, or as many as there are."""
         self._num_redraws += 1
         self.paths = None
-        if batch_size is not None or self.batch_size is not None:
-            self._draw(
-                checks.positive_int(
-                    "batch_size", self.batch_size if batch_size is None else batch_size
-                )
-            )
+        size = self.batch_size if batch_size is None else batch_size
+        if size is not None:
+            self._draw(checks.positive_int("batch_size", size))
 
     def _pathwise_forward(self, X: Tensor) -> Tensor:
         """Return path i at point i, (batch, q), for X (batch, q, d)."""
@@ -163,11 +159,7 @@ class PathwiseMaxPosteriorSampling(MaxPosteriorSampling):
         functions = _functions(self, num_samples, self._num_calls)
         self._num_calls += 1
         chosen = [
-            (
-                screen(functions, [candidates]).squeeze(1)
-                if self.replacement
-                else best_choices(functions, candidates)
-            )
+            best_choices(functions, candidates, repeats=self.replacement)
             for candidates in X.reshape(-1, *X.shape[-2:])
         ]
         return torch.stack(chosen).reshape(*X.shape[:-2], num_samples, X.shape[-1])

@@ -378,11 +378,9 @@ class ParallelThompsonSampling:
             self.uniform_fraction,
             self.candidate_weights,
         )
-        return (
-            search
-            if self.trust_region is None or functions is None
-            else search.within(self.trust_region, self.bounds, finest)
-        )
+        if self.trust_region is None or functions is None:
+            return search
+        return search.within(self.trust_region, self.bounds, finest)
 
     def _rate(self, bounds: Tensor) -> Tensor:
         """Return a learning rate (d,) in units of the sides of ``bounds``: a quarter of the

@@ -139,11 +139,9 @@ class TrustRegion:
                 f"`center` must lie in `box`, got {center.tolist()}. Take the best point inside."
             )
         width = upper - lower
-        relative = (
-            torch.ones_like(width)
-            if lengthscale is None
-            else (lengthscale.to(width) / width).expand_as(width)
-        )
+        relative = torch.ones_like(width)
+        if lengthscale is not None:
+            relative = (lengthscale.to(width) / width).expand_as(width)
         if not bool((torch.isfinite(relative) & (relative > 0)).all()):
             raise ValueError(
                 f"`lengthscale` must be finite and above 0, got {lengthscale}. Pass None for equal"

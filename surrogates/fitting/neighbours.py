@@ -52,12 +52,8 @@ class Neighbours:
         """Search anew, from now on, if the lengthscales of ``kernel`` have moved c by more than is
         ``tolerated``; return whether they have. Their common factors change no neighbour.
         """
-        moved = bool(
-            np.linalg.norm(
-                self._weights(inverse_lengthscales(kernel, self._X.shape[1])) - self._built_for
-            )
-            > tolerated
-        )
+        weights = self._weights(inverse_lengthscales(kernel, self._X.shape[1]))
+        moved = bool(np.linalg.norm(weights - self._built_for) > tolerated)
         if moved:
             self._build(kernel)
         return moved

@@ -117,14 +117,8 @@ class FourierFeatures(nn.Module):
             generator=generator,
         )
         self.dim = dim
-        self.register_buffer(
-            "directions",
-            (
-                drawn.frequencies
-                if kernel.active_dims is None
-                else drawn.frequencies[kernel.active_dims]
-            ),
-        )
+        active = slice(None) if kernel.active_dims is None else kernel.active_dims
+        self.register_buffer("directions", drawn.frequencies[active])
 
     def forward(self, X: Tensor) -> Tensor:
         if X.shape[-1] != self.dim:

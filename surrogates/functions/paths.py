@@ -322,11 +322,9 @@ class BatchPaths:
             values = values.mT
         if self.units is None:
             return values
-        return (
-            self.units.untransform(values, X)
-            if self.several_outputs
-            else self.units.untransform(values.unsqueeze(-1), X).squeeze(-1)
-        )
+        if self.several_outputs:
+            return self.units.untransform(values, X)
+        return self.units.untransform(values.unsqueeze(-1), X).squeeze(-1)
 
     def of_parts(self, X: Tensor, evaluate: Callable[[SamplePaths, Tensor], Tensor]) -> Tensor:
         """Return what ``evaluate`` finds of every part at its own of points X (..., *batch_shape,

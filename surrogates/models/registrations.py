@@ -202,11 +202,9 @@ def _update(
     points = get_train_inputs(model, transformed=True)[0] if points is None else points
     if noise_covariance is None and isinstance(likelihood, HadamardGaussianLikelihood):
         noise_covariance = DiagLinearOperator(noise_at(likelihood, points))
-    noise = (
-        likelihood.noise_covar(shape=points.shape[:-1])
-        if noise_covariance is None
-        else noise_covariance
-    )
+    noise = noise_covariance
+    if noise is None:
+        noise = likelihood.noise_covar(shape=points.shape[:-1])
     if points.ndim > 2 or scale_tril is not None or not isinstance(noise, DiagLinearOperator):
         return GaussianUpdate.funcs[(ExactGP, _GaussianLikelihoodBase)](
             model,
@@ -218,9 +216,8 @@ def _update(
             scale_tril=scale_tril,
         )
     variances = noise.diagonal().detach()
-    target_values = (
-        get_train_targets(model, transformed=True) if target_values is None else target_values
-    )
+    if target_values is None:
+        target_values = get_train_targets(model, transformed=True)
     kernel = deepcopy(model.covar_module).requires_grad_(False)
     system = KernelSystem(
         kernel_operator(kernel, points, memory_budget=model.memory_budget),

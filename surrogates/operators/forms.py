@@ -185,9 +185,8 @@ class StationaryKernel:
 
     def scaled(self, X: Tensor) -> Tensor:
         """Return the active columns of ``X`` in units of the lengthscale."""
-        return (X if self.active_dims is None else X[..., self.active_dims]) / self.lengthscale.to(
-            X
-        )
+        active = X if self.active_dims is None else X[..., self.active_dims]
+        return active / self.lengthscale.to(X)
 
 
 class Fused:
@@ -458,10 +457,9 @@ def _shifted_cholesky(K: Tensor) -> tuple[Tensor, Tensor]:
     factor, info = torch.linalg.cholesky_ex(K)
     share = 10.0 * torch.finfo(K.dtype).eps
     while share <= 1.0 and bool((failed := info > 0).any()):
-        shift = share * K[failed].diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True).expand(
-            -1, K.shape[-1]
-        )
-        factor[failed], info[failed] = torch.linalg.cholesky_ex(K[failed] + torch.diag_embed(shift))
+        mean = K[failed].diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+        shift = torch.diag_embed((share * mean).expand(-1, K.shape[-1]))
+        factor[failed], info[failed] = torch.linalg.cholesky_ex(K[failed] + shift)
         share *= 10.0
     return factor, info > 0
 
@@ -484,15 +482,9 @@ class _GaussianNLL(torch.autograd.Function):
         _refuse_second_derivatives()
         inverse, alpha = ctx.saved_tensors
         grad_r = scale.unsqueeze(-1) * alpha
-        return (
-            torch.baddbmm(
-                0.5 * scale[:, None, None] * inverse,
-                grad_r.unsqueeze(-1),
-                alpha.unsqueeze(-2),
-                alpha=-0.5,
-            ),
-            grad_r,
-        )
+        half = 0.5 * scale[:, None, None] * inverse
+        factors = grad_r.unsqueeze(-1), alpha.unsqueeze(-2)
+        return torch.baddbmm(half, *factors, alpha=-0.5), grad_r
 
 
 def _refuse_second_derivatives() -> None:

@@ -315,11 +315,8 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         order = torch.randperm(n, generator=generator, device="cpu")
         uniform_rate = n ** (1.0 / (2.0 * self.source_exponent + self.capacity_exponent + 1.0))
         rate = uniform_rate if self.subset == "uniform" else uniform_rate**self.capacity_exponent
-        m = (
-            min(n, max(1, round(rate * math.log(n))))
-            if self.num_centers is None
-            else int(self.num_centers)
-        )
+        given = self.num_centers
+        m = min(n, max(1, round(rate * math.log(n)))) if given is None else int(given)
         if m > n:
             raise ValueError(
                 f"`num_centers` must be at most the {n} data that are not held out, got {m}."

@@ -33,11 +33,10 @@ class FiniteFeatures(Rule):
             )
         basis, law = self.solve(wanted.data)
         F = self.num_features
-        normals = (
-            math.sqrt(F) * torch.eye(F, device="cpu").to(law.mean)
-            if wanted.spanning
-            else standard_normal((F, wanted.num_paths), law.mean, wanted.generator)
-        )
+        if wanted.spanning:
+            normals = math.sqrt(F) * torch.eye(F, device="cpu").to(law.mean)
+        else:
+            normals = standard_normal((F, wanted.num_paths), law.mean, wanted.generator)
         paths = SamplePaths(
             prior=None,
             data=basis,

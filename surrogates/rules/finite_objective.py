@@ -101,9 +101,8 @@ class Objective:
         """Return F̂ (F, F) in float64."""
         b, F = batch.features.shape
         features = batch.features.double()
-        return (len(self.X) / b) * features.T @ features + batch.noise * torch.eye(
-            F, device="cpu"
-        ).to(features)
+        identity = torch.eye(F, device="cpu").to(features)
+        return (len(self.X) / b) * features.T @ features + batch.noise * identity
 
     def exact_inner(self, law: WeightPosterior) -> Tensor:
         """Return F(θ) = σ² L Lᵀ in float64."""
@@ -218,18 +217,14 @@ class Tracker:
     def loss(self, batch: Batch, step: int) -> tuple[Tensor, float]:
         """Return what to differentiate, and an estimate of the log marginal likelihood."""
         inner = self.objective.inner(batch)
-        self.tracked = torch.lerp(
-            self.tracked,
-            inner.detach(),
-            self.settings.tracking * step**-self.settings.tracking_decay,
-        )
+        share = self.settings.tracking * step**-self.settings.tracking_decay
+        self.tracked = torch.lerp(self.tracked, inner.detach(), share)
         L, info = torch.linalg.cholesky_ex(self.tracked)
         L = L if info == 0 else torch.full_like(L, math.nan)
         data_term = self.objective.data_term(batch)
         value = data_term.item() + 2.0 * L.diagonal().log().sum().item()
-        return data_term + (torch.cholesky_inverse(L) * inner).sum(), self.objective.log_likelihood(
-            value
-        )
+        loss = data_term + (torch.cholesky_inverse(L) * inner).sum()
+        return loss, self.objective.log_likelihood(value)
 
     def after_step(self, drawn: Iterator[Batch], step: int) -> None:
         """Do nothing: F̃ moves with the loss."""

@@ -382,11 +382,8 @@ class Solved(Covariance):
         # First, as it refuses what it does not have
         reduction = _Reduction.apply(points, Q, W, self.basis, self.solve)[0]
         values = kernel_values(self.kernel, points, Q) - reduction
-        return (
-            values.reshape(own.numel(), lead.numel(), A.shape[-2], k)
-            .transpose(0, 1)
-            .reshape(*front, A.shape[-2], k)
-        )
+        values = values.reshape(own.numel(), lead.numel(), A.shape[-2], k).transpose(0, 1)
+        return values.reshape(*front, A.shape[-2], k)
 
 
 class _Once(torch.autograd.Function):

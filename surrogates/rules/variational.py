@@ -182,9 +182,8 @@ class Variational(Rule):
         # Rounding must not make a variance negative: divided by a small σ², it would raise the
         # bound without limit.
         conditional = data.kernel(X, diag=True) - features.square().sum(0)
-        return data.mean_module(X) + features.T @ q.mean, conditional.clamp_min(0.0) + (
-            q.root.T @ features
-        ).square().sum(0)
+        explained = (q.root.T @ features).square().sum(0)
+        return data.mean_module(X) + features.T @ q.mean, conditional.clamp_min(0.0) + explained
 
 
 def _in_float64(kernel: Kernel, X: Tensor) -> Kernel:

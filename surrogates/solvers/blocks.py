@@ -142,9 +142,8 @@ def _scores(system: KernelSystem, L: Tensor, floor: float) -> Tensor:
     inner = L.T @ L
     inner.diagonal().add_(floor)
     missed = (system.diagonal.double() - L.square().sum(1)).clamp_min(0.0)
-    captured = (
-        torch.linalg.solve_triangular(jittered_cholesky(inner)[0], L.T, upper=False).square().sum(0)
-    )
+    factor, _ = jittered_cholesky(inner)
+    captured = torch.linalg.solve_triangular(factor, L.T, upper=False).square().sum(0)
     scores = captured + missed / (floor + missed)
     # No row is out of reach, and none speaks for too many
     return scores.clamp_min(0.1 * scores.mean())

@@ -129,15 +129,10 @@ class Cells:
 
         def likeness(held: Tensor, others: Tensor) -> Tensor:
             chosen = form.scaled(system.rows.take(system.points, others)).double()
-            found = [
-                (form.scaled(system.points[part]).double().unsqueeze(1) - chosen)
-                .square()
-                .sum(-1)
-                .sqrt()
-                .neg()
-                .exp()
-                for part in held.split(memory.part_size(chosen.numel()))
-            ]
+            found = []
+            for part in held.split(memory.part_size(chosen.numel())):
+                gaps = form.scaled(system.points[part]).double().unsqueeze(1) - chosen
+                found.append(gaps.square().sum(-1).sqrt().neg().exp())
             return torch.cat(found)
 
         return likeness

@@ -52,20 +52,10 @@ class SpectrumModel:
         diagonal = system.diagonal
         scale = diagonal.mean().item()
         eps = torch.finfo(L.dtype).eps
-        missed = (
-            (scale - (L.square().sum(0) / n).cumsum(0))
-            .clamp_min(eps * scale)
-            .double()
-            .cpu()
-            .numpy()
-        )
-        left = (
-            (diagonal - L.square().sum(1))
-            .clamp_min(eps * scale)
-            .double()
-            .cpu()
-            .sort()
-            .values.numpy()
+        of_columns = scale - (L.square().sum(0) / n).cumsum(0)
+        of_points = (diagonal - L.square().sum(1)).sort().values
+        missed, left = (
+            part.clamp_min(eps * scale).double().cpu().numpy() for part in (of_columns, of_points)
         )
         middles = (np.arange(10) + 0.5) / 10  # of the tenths
         shares = _quantiles(left, middles)
@@ -99,9 +89,8 @@ class SpectrumModel:
         values, counts = self._levels(len(self.missed), self.n)
         spectrum = np.outer(values, self.shares).ravel()
         counts = np.repeat(counts / len(self.shares), len(self.shares))
-        inverse = (1.0 / (self.noise + self.captured)).sum() + (
-            counts / (self.noise + spectrum)
-        ).sum()
+        inverse = (1.0 / (self.noise + self.captured)).sum()
+        inverse += (counts / (self.noise + spectrum)).sum()
         variance = max(self.n / inverse - self.noise, self.eps * self.noise)
         return math.sqrt(variance / (self.scale + self.noise))
 
@@ -140,11 +129,9 @@ class SpectrumModel:
             multiplicities = np.concatenate([multiplicities, more])
         delta = acting * self.missed_by(rank) if rank else 0.0
         H = self.noise + np.concatenate([held, beyond])
-        P = (
-            delta + self.noise + np.concatenate([held, np.zeros(len(beyond))])
-            if rank
-            else np.ones(len(H))
-        )
+        P = np.ones(len(H))
+        if rank:
+            P = delta + self.noise + np.concatenate([held, np.zeros(len(beyond))])
         rounding = 1.0 + self.eps * H[0] / self.smallest
         return rounding * _conjugate_gradients(
             H, P, np.concatenate([multiplicities, counts]), tolerance
@@ -194,11 +181,9 @@ def _conjugate_gradients(
         before = norm
         norm = float(np.linalg.norm(R))
         if norm <= tolerance * start:
-            return (
-                iteration - math.log(tolerance * start / norm) / math.log(before / norm)
-                if norm > 0.0
-                else float(iteration)
-            )
+            if norm == 0.0:
+                return float(iteration)
+            return iteration - math.log(tolerance * start / norm) / math.log(before / norm)
         Z = R / P
         inner, previous = float(R @ Z), inner
         D = Z + inner / previous * D

@@ -119,11 +119,10 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
         data = system.regression(start.rhs, start.targets)
         # With inducing points: the weighted misfit of zero weights, which bounds that of the
         # solution.
-        norms = system.rows.norm(
-            start.gap
-            if data.projected_noise is None
-            else data.rhs * _relative_precision(system, len(data.rhs)).sqrt()
-        )
+        misfit = start.gap
+        if data.projected_noise is not None:
+            misfit = data.rhs * _relative_precision(system, len(data.rhs)).sqrt()
+        norms = system.rows.norm(misfit)
         is_sample = system.rows.norm(data.noise_draw) > 0
         step = torch.full_like(norms, self.step_size)
         if self.sample_step_size is not None:
@@ -230,11 +229,8 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
         return state.estimate(system.rows)
 
     def residual_norm(self, system: LinearSystem, state: SGDState) -> Tensor | None:
-        return (
-            state.monitor.residual
-            if state.monitor.has_judged and state.projected_noise is None
-            else None
-        )
+        is_new = state.monitor.has_judged and state.projected_noise is None
+        return state.monitor.residual if is_new else None
 
     def describe(self, state: SGDState) -> str:
         return state.describe(state.first_step)

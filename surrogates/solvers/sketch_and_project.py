@@ -285,11 +285,9 @@ class SketchAndProject(IterativeSolver[KernelSystem, Blocks, SketchAndProjectSta
         self, system: KernelSystem, state: SketchAndProjectState, W: Tensor, count: int
     ) -> Tensor | None:
         number = count - self._first_averaged(system, state.block_size) + 1
-        return (
-            state.average
-            if state.average is None or number < 1
-            else state.average.lerp_(W, 1.0 / number)
-        )
+        if state.average is None or number < 1:
+            return state.average
+        return state.average.lerp_(W, 1.0 / number)
 
     def _first_averaged(self, system: KernelSystem, block_size: int) -> int:
         return math.ceil(0.5 * self.max_epochs * system.n / block_size)
