@@ -2,6 +2,7 @@
 and tolerances.
 """
 
+import math
 from collections.abc import Callable
 from copy import deepcopy
 
@@ -43,6 +44,15 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Te
     return torch.randn(
         *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     ).to(dtype)
+
+
+def series(X: Tensor, lengthscale: float, seed: int = 0) -> Tensor:
+    """Return the values (n, 1) at X (n, 1) of a sum of a thousand waves, close to a draw of a
+    Gaussian process.
+    """
+    frequency, phase, height = normal(3, 1000, seed=seed)
+    waves = torch.cos(X * frequency / lengthscale + 2.0 * math.pi * phase)
+    return waves @ height.unsqueeze(1) * math.sqrt(2.0 / 1000)
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from botorch.models import SingleTaskGP
+from gpytorch.kernels import Kernel
+from torch import Tensor
 
 from surrogates import checks
 from surrogates.callers import warn
@@ -41,7 +43,8 @@ JUDGE_FROM = 50  # data; of fewer, the priors tell signal from noise
 # The share of points whose errors resemble those of their nearest neighbours more than those of
 # other points. Among many points a lower share is certain, too, but not worth a warning.
 LEAST_NEARER = 0.6
-NEEDED_NEARER = 5.0  # standard errors by which the share must exceed that of noise
+MOST_MISSED = 0.25  # of the means, five times as many as there should be
+NEEDED_ERRORS = 5.0  # standard errors by which a share must exceed that of a right model
 SAMPLES = 4  # of a thousand data, where all of them are too many to refine on
 # From hyperparameters that are nearly right
 REFINEMENT: dict[str, Any] = {"num_steps": 8, "first_step": 0.1}
@@ -114,8 +117,8 @@ def fit(
     Warns:
         NoSignalWarning: if all of the data were made noise.
         FineStructureWarning: if the data of an exact fit are likelier with lengthscales that are
-            shorter than the kernel's bounds allow, or the errors of close neighbours are
-            alike, as noise is not.
+            shorter than the kernel's bounds allow, the errors of close neighbours are alike, as
+            noise is not, or the posterior is too sure of local means.
     """
     choice = choose_fit(model)  # which also checks the model
     if method is not None:
@@ -262,23 +265,53 @@ def _warn_of_bounds(model: SingleTaskGP) -> bool:
 
 
 def _warn_of_structure(model: SingleTaskGP, evidence: Evidence) -> None:
-    if model.likelihood.noise.mean() < LITTLE_NOISE * model.train_targets.var():
+    """Warn if close neighbours have errors alike, which the model takes for noise, or if it is sure
+    of means that the data do not have.
+    """
+    misfit = evidence.misfit(model)
+    noise = model.likelihood.noise.mean() / model.train_targets.var()
+    if noise >= LITTLE_NOISE and _exceeds(misfit.nearer, LEAST_NEARER, 0.5):
+        found = (
+            f"{_share(misfit.nearer)} points have an error closer to that of their nearest"
+            " neighbour than to that of a farther one, of noise half have, so that a function of"
+            " short distances is taken for noise in some places at least"
+        )
+    elif _exceeds(misfit.missed, MOST_MISSED, 0.05):
+        found = (
+            f"the means of {_share(misfit.missed)} groups of neighbouring data lie outside the 95 %"
+            " bands that the model predicts from all others, so that its posterior is too sure"
+        )
+    else:
         return
-    nearer, distance = evidence.nearer_in_error(model)
-    if not len(nearer):  # all are there twice
-        return
-    share = nearer.double().mean().item()
-    if share < max(LEAST_NEARER, 0.5 + NEEDED_NEARER * 0.5 / math.sqrt(len(nearer))):
-        return
-    part = f"ScaleKernel(RBFKernel(ard_num_dims={model.train_inputs[0].shape[-1]}))"
+    X = model.train_inputs[0]
+    part = f"ScaleKernel(RBFKernel(ard_num_dims={X.shape[-1]}))"
+    if any(_is_bounded(part) for part, _, _ in lengthscale_limits(model.covar_module, X)):
+        remedy = f"Lengthscales are at their lower bound: use `{part}`, which has none."
+    else:
+        remedy = (
+            f"Use a sum of kernels, `{part} + {part}`, and give the second lengthscales of a few"
+            f" times {misfit.distance:.0e} of the inputs' ranges before the fit."
+        )
     warn(
-        f"`model.covar_module` must describe finer structure: {share:.0%} of {len(nearer)} points"
-        " have an error closer to that of their nearest neighbour than to that of a farther one, of"
-        " noise half have, so that a function of short distances is taken for noise in some places"
-        f" at least. Use a sum of kernels, `{part} + {part}`, and give the second lengthscales of a"
-        f" few times {distance:.0e} of the inputs' ranges before the fit.",
+        f"`model.covar_module` must describe finer structure: {found}. {remedy}",
         FineStructureWarning,
     )
+
+
+def _is_bounded(part: Kernel) -> bool:
+    """Whether a lengthscale is the shortest that the kernel's own constraint allows."""
+    shortest = part.raw_lengthscale_constraint.lower_bound
+    return bool((part.lengthscale <= 1.01 * shortest).any())
+
+
+def _share(those: Tensor) -> str:
+    return f"{those.double().mean():.0%} of {len(those)}"
+
+
+def _exceeds(those: Tensor, share: float, chance: float) -> bool:
+    """Whether so large a share of (n,) is true, and chance does not explain it."""
+    error = math.sqrt(chance * (1.0 - chance) / max(len(those), 1))
+    return those.double().mean().item() >= max(share, chance + NEEDED_ERRORS * error)
 
 
 def _settings(name: str, model: SingleTaskGP, again: bool) -> dict[str, Any]:

@@ -7,16 +7,15 @@ to it, the noise included. This is a proper score, whatever k, and costs O(q k³
 import math
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from botorch.models import SingleTaskGP
 from gpytorch.kernels import ScaleKernel
-from scipy.spatial import cKDTree
 from torch import Tensor
 
 from surrogates import memory
 from surrogates.fitting.batched import BatchedGP, log_normal
-from surrogates.fitting.neighbours import APPROXIMATION, EXACT_UP_TO_DIM, Neighbours
+from surrogates.fitting.neighbours import Neighbours
+from surrogates.operators.forms import batched_cholesky
 from surrogates.rules.hyperparameters import training_data
 from surrogates.rules.limits import INFERRED_NOISE, RESOLUTION, lengthscale_limits
 
@@ -31,6 +30,26 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.mean:+.4f} ± {self.error:.4f}"
+
+
+class Misfit(NamedTuple):
+    """What the errors of predictions say against a model.
+
+    Attributes:
+        nearer: (p,) whether the error of the nearest other point is nearer to a point's own than
+            that of the 30th; of the half of all points whose nearest are nearest, which say most of
+            short distances, without those that are there twice. If errors are noise, half are,
+            whatever the law of the noise, and if smooth trends are left in them, too; more if a
+            function varies over distances that are short for the model.
+        missed: (q,) whether the mean of ten neighbouring data lies outside its 95 % band, given all
+            the data around. If the model is right, 5 % are.
+        distance: to the nearest other point, that a quarter of all points have, in ranges of the
+            inputs.
+    """
+
+    nearer: Tensor
+    missed: Tensor
+    distance: float
 
 
 def paired_difference(ours: Tensor, theirs: Tensor) -> Difference:
@@ -103,39 +122,45 @@ class Evidence:
         return log_normal(self._y[self._points], mean, variance)
 
     @torch.no_grad()
-    def nearer_in_error(
-        self, model: SingleTaskGP, fewest: int = 400, farther: int = 30
-    ) -> tuple[Tensor, float]:
-        """Return for points (p,) whether the error of the nearest other point is nearer to their
-        own than that of the ``farther``-th, and the distance to the nearest other one that a
-        quarter of all points have, in ranges of the inputs.
+    def misfit(
+        self, model: SingleTaskGP, block_size: int = 1000, most_blocks: int = 8, fewest: int = 400
+    ) -> Misfit:
+        """Return what the errors of predictions say against ``model``, in blocks of neighbouring
+        data: these tell it as much as all data do, other than the neighbours of single points,
+        which follow a function closely whatever the lengthscales.
 
-        The points are the half of all whose nearest other points are nearest, which say most of
-        short distances, but ``fewest`` at least, or all; without those that are there twice. If
-        errors are noise, half are nearer, whatever the law of the noise, and if smooth trends are
-        left in them, too; more if a function varies over distances that are short for the model.
+        With P = K⁻¹ of a block and α = P r, the data C, left out together, exceed their predictions
+        by P_CC⁻¹ α_C, with the covariance P_CC⁻¹.
 
         Raises:
             FloatingPointError: if a kernel matrix is not positive definite.
         """
-        X = training_data(model)[0].detach().double()
-        width = X.amax(0) - X.amin(0)
-        Z = (X / torch.where(width > 0, width, 1.0)).cpu().numpy()
-        own = self._points.cpu().numpy()
-        looseness = 0.0 if Z.shape[1] <= EXACT_UP_TO_DIM else APPROXIMATION
-        distance, found = cKDTree(Z).query(Z[own], k=min(farther + 1, len(Z)), eps=looseness)
-        order = np.argsort(distance[:, 1], kind="stable")
-        order = order[distance[order, 1] > RESOLUTION]
-        order = order[: max(fewest, len(order) // 2)]
-        if not len(order):
-            return torch.empty(0, dtype=torch.bool, device="cpu"), 0.0
-        sides = [
-            torch.from_numpy(side[order]).to(self._points)
-            for side in (own, found[:, 1], found[:, -1])
-        ]
-        error, of_near, of_far = (self._y[side] - self._predict(model, side)[0] for side in sides)
-        nearer = (error - of_near).abs() < (error - of_far).abs()
-        return nearer, float(np.quantile(distance[:, 1], 0.25))
+        gp = BatchedGP(model)
+        size = min(block_size, len(gp.X))
+        centres = self._points[: min(most_blocks, math.ceil(len(gp.X) / size))]
+        blocks = Neighbours(gp.X, gp.covar_module).of(gp.X[centres], size)
+        width = gp.X.amax(0) - gp.X.amin(0)
+        nearer, missed, nearest = [], [], []
+        for block in blocks.reshape(-1, 1, size):
+            inverse = torch.cholesky_inverse(batched_cholesky(gp.with_noise(block)))[0]
+            alpha = inverse @ gp.residuals(block)[0]
+            Z = gp.X[block[0]] / torch.where(width > 0, width, 1.0)
+            apart = torch.cdist(Z, Z, compute_mode="donot_use_mm_for_euclid_dist")
+            distance, near = apart.topk(min(31, size), largest=False)
+            error = alpha / inverse.diagonal()
+            near_error, far_error = error[near[:, 1]], error[near[:, -1]]
+            nearer.append((error - near_error).abs() < (error - far_error).abs())
+            nearest.append(distance[:, 1])
+            left_out = near[::10, :10]
+            columns = torch.stack([alpha[left_out], torch.ones_like(alpha[left_out])], -1)
+            own = inverse[left_out.unsqueeze(2), left_out.unsqueeze(1)]
+            excess, variance = torch.linalg.solve(own, columns).sum(1).unbind(-1)
+            missed.append(excess.abs() > 1.96 * variance.sqrt())
+        distances = torch.cat(nearest)
+        order = distances.argsort(stable=True)
+        order = order[distances[order] > RESOLUTION]
+        near_ones = torch.cat(nearer)[order[: max(fewest, len(order) // 2)]]
+        return Misfit(near_ones, torch.cat(missed), distances.quantile(0.25).item())
 
     def _predict(self, model: SingleTaskGP, points: Tensor) -> tuple[Tensor, Tensor]:
         """Return the means and variances (r,) of the data ``points`` (r,), the noise included, each

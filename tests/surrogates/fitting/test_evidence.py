@@ -112,9 +112,9 @@ def test_errors_of_neighbours_are_alike_where_a_function_is_too_fine_for_the_mod
         model = PathwiseGP(points, Y).eval()
         model.covar_module.lengthscale = 100.0
         model.likelihood.noise = 1.0
-        nearer, distance = Evidence(model, generator()).nearer_in_error(model)
-        assert 1e-5 < distance < 1e-3
-        shares.append(nearer.double().mean().item())
+        misfit = Evidence(model, generator()).misfit(model)
+        assert 1e-5 < misfit.distance < 1e-3
+        shares.append(misfit.nearer.double().mean().item())
     assert shares[0] > 0.9
     assert shares[1:] == pytest.approx([0.5, 0.5], abs=0.1)  # four standard errors
 
@@ -129,9 +129,9 @@ def test_the_points_in_clusters_tell_of_structure_that_others_hide() -> None:
     model = PathwiseGP(points, torch.cat([fine, problems.normal(n // 2, 1, seed=4)])).eval()
     model.covar_module.lengthscale = 100.0
     model.likelihood.noise = 1.0
-    nearer, distance = Evidence(model, generator()).nearer_in_error(model)
-    assert len(nearer) == n // 2 and distance < 1e-4
-    assert nearer.double().mean().item() > 0.9
+    misfit = Evidence(model, generator()).misfit(model)
+    assert len(misfit.nearer) == n // 2 and misfit.distance < 1e-4
+    assert misfit.nearer.double().mean().item() > 0.9
 
 
 @pytest.mark.parametrize("n", [300, 1])
@@ -141,7 +141,24 @@ def test_points_that_are_there_twice_say_nothing_of_short_distances(n: int) -> N
     model = PathwiseGP(points, values).eval()
     model.covar_module.lengthscale = 100.0
     model.likelihood.noise = 1.0
-    nearer, _ = Evidence(model, generator()).nearer_in_error(model)
+    nearer = Evidence(model, generator()).misfit(model).nearer
     assert len(nearer) == n - 1
     if n > 1:
         assert nearer.double().mean().item() == pytest.approx(0.5, abs=0.12)  # four errors
+
+
+@pytest.mark.parametrize("lengthscale", [0.01, 0.025])
+def test_a_long_series_misses_means_that_too_long_lengthscales_are_sure_of(
+    lengthscale: float,
+) -> None:
+    """Nearest neighbours tell of each point well, whatever the lengthscale."""
+    points = problems.uniform(3000, 1)
+    values = problems.series(points, 0.01) + 0.1 * problems.normal(3000, 1, seed=2)
+    model = PathwiseGP(points, values).eval()
+    model.covar_module.lengthscale = lengthscale
+    model.likelihood.noise = 0.015
+    evidence = Evidence(model, generator())
+    assert (evidence.log_densities(model) - evidence.white).mean() > 1.0
+    missed = evidence.misfit(model).missed
+    share = missed.double().mean().item()
+    assert len(missed) == 300 and ((share > 0.5) if lengthscale > 0.01 else (share < 0.1))

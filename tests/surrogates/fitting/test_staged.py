@@ -261,6 +261,23 @@ def scaled(lengthscale: float) -> ScaleKernel:
     return kernel
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "lengthscale", "noise"), [(2000, 0.015, 0.1), (4000, 0.01, 0.02)])
+def test_a_series_too_fine_for_the_bounds_of_the_kernel_is_reported_and_the_remedy_finds_it(
+    n: int, lengthscale: float, noise: float
+) -> None:
+    points, places = problems.uniform(n, 1), problems.uniform(500, 1, seed=3)
+    Y = problems.series(points, lengthscale) + noise * problems.normal(n, 1, seed=2)
+    with pytest.warns(FineStructureWarning, match=r"of \d00 groups .* lower bound: use `ScaleK"):
+        fit(PathwiseGP(points, Y))
+    kernel = ScaleKernel(RBFKernel(ard_num_dims=1)).to(points)
+    model = fit(PathwiseGP(points, Y, covar_module=kernel))  # without a warning
+    posterior = model.posterior(places)
+    error = (posterior.mean - problems.series(places, lengthscale)).abs()
+    assert (error < 2.0 * posterior.variance.sqrt()).double().mean() > 0.85
+    assert error.square().mean().sqrt() < noise
+
+
 def test_structure_that_is_taken_for_noise_is_reported_and_the_remedy_finds_it() -> None:
     points, f = partly_fine(120)
     Y = f + 0.05 * problems.normal(240, 1, seed=4)
