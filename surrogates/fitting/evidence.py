@@ -118,8 +118,19 @@ class Evidence:
         Raises:
             FloatingPointError: if a kernel matrix is not positive definite.
         """
-        mean, variance = self._predict(model, self._points)
-        return log_normal(self._y[self._points], mean, variance)
+        gp = BatchedGP(model)
+        neighbours = Neighbours(gp.X, gp.covar_module)
+        k = min(self._num_neighbours + 1, len(gp.X))
+        densities = []
+        for part in self._points.split(memory.part_size(k**2)):
+            index = neighbours.of(gp.X[part], k)
+            own = index == part.unsqueeze(1)
+            own[~own.any(1), -1] = True  # hidden by duplicates: leave out any
+            index = index[~own].reshape(len(part), k - 1)
+            own = part.unsqueeze(1)
+            mean, variance = gp.predict(gp.X[own], index)
+            densities.append(log_normal(gp.y[own], mean, variance + gp.noise(own)).squeeze(1))
+        return torch.cat(densities)
 
     @torch.no_grad()
     def misfit(
@@ -161,26 +172,6 @@ class Evidence:
         order = order[distances[order] > RESOLUTION]
         near_ones = torch.cat(nearer)[order[: max(fewest, len(order) // 2)]]
         return Misfit(near_ones, torch.cat(missed), distances.quantile(0.25).item())
-
-    def _predict(self, model: SingleTaskGP, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the means and variances (r,) of the data ``points`` (r,), the noise included, each
-        given its neighbours among the others.
-        """
-        gp = BatchedGP(model)
-        neighbours = Neighbours(gp.X, gp.covar_module)
-        k = min(self._num_neighbours + 1, len(gp.X))
-        means = []
-        variances = []
-        for part in points.split(memory.part_size(k**2)):
-            index = neighbours.of(gp.X[part], k)
-            own = index == part.unsqueeze(1)
-            own[~own.any(1), -1] = True  # hidden by duplicates: leave out any
-            index = index[~own].reshape(len(part), k - 1)
-            own = part.unsqueeze(1)
-            mean, variance = gp.predict(gp.X[own], index)
-            means.append(mean.squeeze(1))
-            variances.append((variance + gp.noise(own)).squeeze(1))
-        return torch.cat(means), torch.cat(variances)
 
     def gain(self, model: SingleTaskGP) -> float:
         """Return the log marginal likelihood of the points less that of noise alone, in nats."""
