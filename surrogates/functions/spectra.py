@@ -633,7 +633,7 @@ FORMS |= {
     IndexKernel: KernelForm(None, WaveSource._index, of_one_input=True),
     PositiveIndexKernel: KernelForm(None, WaveSource._index, of_one_input=True),
     MainEffectsKernel: KernelForm(("ard_num_dims",), WaveSource._by_name),
-    TaskKernel: KernelForm(("num_tasks", "rank"), WaveSource._index, of_one_input=True),
+    TaskKernel: KernelForm(TaskKernel.SETTINGS, WaveSource._index, of_one_input=True),
 }
 register_kernel(ConstantKernel, spectrum=_constant, settings=())
 register_kernel(HammingIMQKernel, spectrum=_hamming, settings=("vocab_size",))

@@ -15,6 +15,9 @@ class TaskKernel(PositiveIndexKernel):
     take many times as long. Both take 0.7 for task 0; beyond the last task this one raises.
     """
 
+    SETTINGS: tuple[str, ...] = ("num_tasks", "rank", "normalize_covar_matrix")
+    SETTINGS += ("target_task_index", "unit_scale_for_target")
+
     @property
     def rank(self) -> int:
         return self.raw_covar_factor.shape[-1]

@@ -23,7 +23,6 @@ from botorch.models.transforms.outcome import OutcomeTransform
 from botorch.models.utils import add_output_dim, gpt_posterior_settings
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.transformed import TransformedPosterior
-from botorch.settings import validate_input_scaling
 from botorch.utils.datasets import SupervisedDataset
 from botorch.utils.types import DEFAULT, _DefaultType
 from gpytorch.distributions import MultivariateNormal
@@ -184,8 +183,8 @@ class PathwiseGP(FreshGP):
         priors, transforms and settings; the solver is an argument of :meth:`load`.
 
         Raises:
-            TypeError: for kernels, means, likelihoods, transforms and priors other than the common
-                ones of GPyTorch and BoTorch, and for subclasses of this model.
+            TypeError: for kernels, means, likelihoods, transforms, constraints and priors other
+                than the common ones of GPyTorch and BoTorch, and for subclasses of this model.
             OSError: if it cannot be written.
         """
         if type(self) is not PathwiseGP:
@@ -205,10 +204,7 @@ class PathwiseGP(FreshGP):
             OSError: if the file cannot be read.
             ValueError: if it is no such file, is damaged, or of a newer version.
         """
-        stored = load_model(Path(path))
-        with validate_input_scaling(False):  # which was seen to when it was made
-            model = cls(**stored.arguments, solver=solver)
-        stored.restore(model)
+        model: Self = load_model(Path(path)).build(cls, solver=solver)
         return model
 
     @property

@@ -1,11 +1,12 @@
 """Models as files: tensors by safetensors, and beside them, as JSON, what they belong to.
 
 Modules of known classes alone are kept, each as its class, the arguments that its tensors do not
-tell, its constraints and its priors; nothing that a file names is imported or run.
+tell, its constraints and its priors; nothing that a file names is imported or run. No file is
+written that could not be read: every model is built again from its description first.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import torch
 from botorch.models.transforms.input import Normalize
 from botorch.models.transforms.outcome import Standardize
 from botorch.models.utils.priors import BetaPrior
+from botorch.settings import validate_input_scaling
 from gpytorch import Module, constraints, priors
 from gpytorch.kernels import AdditiveKernel, Kernel, ProductKernel, ScaleKernel
 from gpytorch.likelihoods import (
@@ -31,12 +33,13 @@ from surrogates.operators.forms import FORMS, KernelForm
 from surrogates.rules.hyperparameters import ModerateLengthscalePrior
 
 FORMAT = "scalable_bo model"
-VERSION = 2
+VERSION = 3
 METADATA = "model"
 INPUTS = "train_X"
 TARGETS = "train_targets"  # standardised, as the model has them
 NOISE = "noise"  # of every target, standardised
 PARAMETER = "state."
+REMEDY = "Keep the model's `state_dict()`, and build the model anew to load it."
 
 # The arguments of every class that are attributes of the same name; its noise is a parameter
 LIKELIHOODS: dict[type[Likelihood], tuple[str, ...]] = {
@@ -46,6 +49,9 @@ LIKELIHOODS: dict[type[Likelihood], tuple[str, ...]] = {
 }
 MEANS = (ConstantMean, ZeroMean)
 TRANSFORMS = ("input_transform", "outcome_transform")  # of a model
+# The arguments of `Normalize` that are attributes of the same name and no tensors
+NORMALIZE: tuple[str, ...] = ("center", "min_range", "learn_bounds", "reverse")
+NORMALIZE += ("transform_on_train", "transform_on_eval", "transform_on_fantasize")
 # The attributes of every class that its constructor takes, in their order
 CONSTRAINTS: dict[type[constraints.Interval], tuple[str, ...]] = {
     constraints.Interval: ("lower_bound", "upper_bound"),
@@ -74,8 +80,10 @@ class Stored(NamedTuple):
     fixed: list[str]
     began_homoscedastic: bool
 
-    def restore(self, model: Any) -> None:
-        """Make a model that was built by the arguments the one that was stored."""
+    def build(self, kind: Callable[..., Any], **settings: Any) -> Any:
+        """Return the model that was stored, made by ``kind`` with further ``settings``."""
+        with validate_input_scaling(False):  # which was seen to when it was made
+            model = kind(**self.arguments, **settings)
         model.load_state_dict(self.state)
         model.set_train_data(targets=self.targets, strict=False)
         if self.noise is not None:
@@ -83,7 +91,7 @@ class Stored(NamedTuple):
             model._began_homoscedastic = self.began_homoscedastic
         for name, value in model.named_parameters():
             value.requires_grad_(name not in self.fixed)
-        model.eval()
+        return model.eval()
 
 
 def save_model(model: Any, inputs: Tensor, settings: Mapping[str, int | None], path: Path) -> None:
@@ -94,7 +102,8 @@ def save_model(model: Any, inputs: Tensor, settings: Mapping[str, int | None], p
         settings: further arguments of its constructor.
 
     Raises:
-        TypeError: naming a module whose class is not among the known ones.
+        TypeError: naming a module whose class or settings are not among the known ones, or why the
+            model cannot be built again.
         OSError: if the file cannot be written.
     """
     likelihood = model.likelihood
@@ -123,7 +132,16 @@ def save_model(model: Any, inputs: Tensor, settings: Mapping[str, int | None], p
     if known_noise:
         tensors[NOISE] = likelihood.noise
     kept = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
-    write_atomically(path, save(kept, {METADATA: json.dumps(description)}))
+    try:
+        text = json.dumps(description)
+        with torch.random.fork_rng(devices=[]):  # some kernels draw their first parameters
+            _stored(json.loads(text), kept).build(type(model))
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(
+            f"The model must be one that a file can hold, and building it again failed: {error}."
+            f" {REMEDY}"
+        ) from error
+    write_atomically(path, save(kept, {METADATA: text}))
 
 
 def load_model(path: Path) -> Stored:
@@ -146,16 +164,20 @@ def load_model(path: Path) -> Stored:
             f"{path} is of version {description['version']}, and this one reads up to {VERSION}."
             " Update scalable_bo."
         )
+    return _stored(description, tensors)
+
+
+def _stored(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Stored:
     inputs = tensors[INPUTS]
     targets = tensors[TARGETS]
     several = description["num_outputs"] > 1
     columns = targets.mT if several else targets.unsqueeze(-1)
     noise = tensors.get(NOISE)
-    batch = torch.Size(targets.shape[:-1])
     likelihood = None
     if noise is None:
         of = description.get("likelihood", {"type": "GaussianLikelihood", "arguments": {}})
         kind = _named(of["type"], LIKELIHOODS)
+        batch = tensors[f"{PARAMETER}likelihood.noise_covar.raw_noise"].shape[:-1]
         likelihood = kind(**of["arguments"], batch_shape=batch).to(inputs)
         _give(likelihood.noise_covar, description["noise_covar"])
     arguments = {
@@ -214,7 +236,7 @@ def _mean_of(mean: Mean) -> dict[str, Any]:
         raise _unknown("mean", mean)
     return {
         "type": type(mean).__name__,
-        "batch_shape": list(mean.batch_shape) if isinstance(mean, ConstantMean) else [],
+        "batch_shape": list(mean.batch_shape),
         **_own_of(mean),
     }
 
@@ -232,17 +254,20 @@ def _own_of(module: Module) -> dict[str, Any]:
         constraint = module.constraint_for_parameter_name(name)
         if constraint is None:
             continue
-        if type(constraint) not in CONSTRAINTS:
-            raise _unknown("constraint", constraint)
-        found["constraints"][name] = {
+        own: dict[str, Any] = {
             "type": type(constraint).__name__,
-            "lower_bound": float(constraint.lower_bound),
-            "upper_bound": float(constraint.upper_bound),
+            "lower_bound": constraint.lower_bound.tolist(),
+            "upper_bound": constraint.upper_bound.tolist(),
             "transforms": constraint.enforced,
         }
+        if type(constraint) not in CONSTRAINTS or (
+            str(constraint._transform) != str(_constraint_from(own)._transform)
+        ):
+            raise _unknown(f"constraint of {name}", constraint)
+        found["constraints"][name] = own
     for name, (prior, _, _) in module._priors.items():
-        if type(prior) not in PRIORS:
-            raise _unknown("prior", prior)
+        if type(prior) not in PRIORS or getattr(prior, "_transform", None) is not None:
+            raise _unknown(f"prior {name}", prior)
         found["priors"][name] = {
             "type": type(prior).__name__,
             "arguments": {key: getattr(prior, key).tolist() for key in PRIORS[type(prior)]},
@@ -250,14 +275,18 @@ def _own_of(module: Module) -> dict[str, Any]:
     return found
 
 
+def _constraint_from(table: Mapping[str, Any]) -> constraints.Interval:
+    kind = _named(table["type"], CONSTRAINTS)
+    plain = {} if table["transforms"] else {"transform": None}
+    return kind(*map(table.get, CONSTRAINTS[kind]), **plain)
+
+
 def _give(module: Module, table: Mapping[str, Any]) -> None:
     """Give a module its constraints and priors; the tensors of a state come later."""
     for name, of in table["constraints"].items():
-        kind = _named(of["type"], CONSTRAINTS)
-        plain = {} if of["transforms"] else {"transform": None}
-        module.register_constraint(name, kind(*map(of.get, CONSTRAINTS[kind]), **plain))
+        module.register_constraint(name, _constraint_from(of))
     for name, of in table["priors"].items():
-        prior = _named(of["type"], PRIORS)(*of["arguments"].values())
+        prior = _named(of["type"], PRIORS)(*map(torch.as_tensor, of["arguments"].values()))
         own = "_lower_triangle_corr" if name == "IndexKernelPrior" else name.removesuffix("_prior")
         module.register_prior(name, prior, own)
 
@@ -267,20 +296,24 @@ def _transform_of(model: Any, name: str) -> dict[str, Any] | None:
     if transform is None:
         return None
     if type(transform) is Normalize and not hasattr(transform, "indices"):
-        return {"d": transform.coefficient.shape[-1], "batch_shape": list(transform.batch_shape)}
+        settings = {key: getattr(transform, key) for key in NORMALIZE}
+        d = transform.coefficient.shape[-1]
+        return {"d": d, "batch_shape": list(transform.batch_shape), "settings": settings}
     if type(transform) is Standardize and transform._outputs is None:
-        return {"m": transform._m, "batch_shape": list(transform._batch_shape)}
+        settings = {"min_stdv": transform._min_stdv}
+        batch_shape = list(transform._batch_shape)
+        return {"m": transform._m, "batch_shape": batch_shape, "settings": settings}
     raise _unknown(name.replace("_", " "), transform)
 
 
 def _transform_from(table: Mapping[str, Any] | None, like: Tensor) -> Any:
     if table is None:
         return None
-    batch_shape = torch.Size(table["batch_shape"])
+    settings = {"batch_shape": torch.Size(table["batch_shape"]), **table.get("settings", {})}
     if "m" in table:
-        return Standardize(table["m"], batch_shape=batch_shape)
-    unit = torch.tensor([[0.0], [1.0]], device="cpu").to(like).repeat(1, table["d"])
-    return Normalize(table["d"], bounds=unit, batch_shape=batch_shape)
+        return Standardize(table["m"], **settings)
+    unit = like.new_tensor([[0.0], [1.0]]).repeat(*settings["batch_shape"], 1, table["d"])
+    return Normalize(table["d"], bounds=unit, **settings)
 
 
 def _named(name: str, kinds: Iterable[type[Any]]) -> type[Any]:
@@ -292,6 +325,6 @@ def _named(name: str, kinds: Iterable[type[Any]]) -> type[Any]:
 
 def _unknown(what: str, module: Any) -> TypeError:
     return TypeError(
-        f"The model's {what} must be of a class that files can name, got {type(module).__name__}."
-        " Keep the model's `state_dict()`, and build the model anew to load it."
+        f"The model's {what} must have a class and settings that files can name, got"
+        f" {type(module).__name__}. {REMEDY}"
     )

@@ -9,15 +9,28 @@ import torch
 from botorch.models.kernels.categorical import CategoricalKernel
 from botorch.models.transforms.input import Normalize
 from botorch.models.transforms.outcome import Log, Standardize
-from gpytorch.constraints import Interval
+from gpytorch.constraints import GreaterThan, Interval, Positive
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, RQKernel, ScaleKernel
-from gpytorch.likelihoods import GaussianLikelihood, HadamardGaussianLikelihood
+from gpytorch.likelihoods import (
+    FixedNoiseGaussianLikelihood,
+    GaussianLikelihood,
+    HadamardGaussianLikelihood,
+)
 from gpytorch.means import LinearMean, ZeroMean
-from gpytorch.priors import GammaPrior, UniformPrior
+from gpytorch.priors import GammaPrior, NormalPrior, UniformPrior
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from surrogates import CG, PathwiseGP, TanimotoKernel, VariationalGP, fit, multi_task_kernel
+from surrogates import (
+    CG,
+    PathwiseGP,
+    TanimotoKernel,
+    VariationalGP,
+    fit,
+    gaussian_likelihood,
+    multi_task_kernel,
+)
+from surrogates.functions.tasks import TaskKernel
 from surrogates.models.stored import METADATA
 from surrogates.rules.hyperparameters import ModerateLengthscalePrior
 from tests import problems
@@ -77,11 +90,60 @@ def test_it_can_be_fitted_again_as_before(tmp_path: Path) -> None:
         TanimotoKernel(),
         MaternKernel(nu=2.5, lengthscale_prior=ModerateLengthscalePrior()),
         CategoricalKernel(active_dims=(0,)) * RBFKernel(active_dims=(1, 2)),
+        RBFKernel(
+            ard_num_dims=3,
+            lengthscale_constraint=Interval(torch.tensor([0.1, 0.2, 0.3]), torch.full((3,), 4.0)),
+            lengthscale_prior=GammaPrior(torch.tensor([2.0, 3.0, 4.0]), torch.ones(3)),
+        ),
     ],
     ids=lambda kernel: type(kernel).__name__,
 )
 def test_kernels_are_rebuilt(kernel: Kernel, tmp_path: Path) -> None:
-    same(PathwiseGP(*data(), covar_module=kernel.double()), tmp_path / "model")
+    model = PathwiseGP(*data(), covar_module=kernel.double())
+    again = same(model, tmp_path / "model")
+    priors = {name: (prior, value(of)) for name, of, prior, value, _ in model.named_priors()}
+    for name, _, prior, _, _ in again.named_priors():
+        before, value = priors.pop(name)
+        assert torch.equal(prior.log_prob(value), before.log_prob(value))
+    assert not priors
+
+
+BOUNDS = torch.tensor([[0.0] * 3, [2.0] * 3], dtype=torch.float64)
+
+
+@pytest.mark.filterwarnings("ignore:Data .* is not contained to the unit cube")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"reverse": True},
+        {"transform_on_train": False},
+        {"transform_on_eval": False},
+        {"transform_on_fantasize": False},
+        {"center": 0.0, "min_range": 0.1, "learn_bounds": True},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_settings_of_the_input_transform_are_rebuilt(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    transform = Normalize(3, bounds=BOUNDS, **settings)
+    loaded = same(PathwiseGP(*data(), input_transform=transform), tmp_path / "model")
+    for name, value in settings.items():
+        assert getattr(loaded.input_transform, name) == value
+    assert loaded.input_transform.learn_bounds == settings.get("learn_bounds", False)
+
+
+def test_bounds_of_every_data_set_are_rebuilt(tmp_path: Path) -> None:
+    X, Y = data()
+    transform = Normalize(3, batch_shape=torch.Size([2]))
+    model = PathwiseGP(torch.stack([X, 2.0 * X]), torch.stack([Y, -Y]), input_transform=transform)
+    same(model, tmp_path / "model")
+
+
+def test_the_least_deviation_of_the_outcome_transform_is_rebuilt(tmp_path: Path) -> None:
+    transform = Standardize(1, min_stdv=1e3)
+    loaded = same(PathwiseGP(*data(), outcome_transform=transform), tmp_path / "model")
+    assert loaded.outcome_transform._min_stdv == 1e3
 
 
 @pytest.mark.parametrize(
@@ -92,6 +154,7 @@ def test_kernels_are_rebuilt(kernel: Kernel, tmp_path: Path) -> None:
         {"outcome_transform": None},
         {"input_transform": Normalize(3)},
         {"likelihood": GaussianLikelihood()},
+        {"likelihood": gaussian_likelihood(0.01)},
         {"solver": CG(None, tolerance=1e-6), "num_paths": 16},
     ],
     ids=lambda settings: next(iter(settings)),
@@ -102,8 +165,6 @@ def test_settings_are_rebuilt(settings: dict[str, Any], m: int, tmp_path: Path) 
     settings = dict(settings)
     if "train_Yvar" in settings:
         settings["train_Yvar"] = torch.full_like(Y, 0.1)
-    if "likelihood" in settings and m > 1:
-        settings["likelihood"] = GaussianLikelihood(batch_shape=torch.Size([m]))
     model = PathwiseGP(X, Y, **settings)
     same(model, tmp_path / "model", **{k: v for k, v in settings.items() if k == "solver"})
 
@@ -120,15 +181,45 @@ def test_tasks_with_a_noise_of_their_own_are_rebuilt(tmp_path: Path) -> None:
     )
 
 
+def test_one_noise_of_several_data_sets_is_rebuilt(tmp_path: Path) -> None:
+    X, Y = data()
+    likelihood = gaussian_likelihood(0.01)
+    model = PathwiseGP(torch.stack([X, 0.5 * X]), torch.stack([Y, -Y]), likelihood=likelihood)
+    same(model, tmp_path / "model")
+
+
+def test_a_noise_of_every_output_is_rebuilt(tmp_path: Path) -> None:
+    likelihood = GaussianLikelihood(batch_shape=torch.Size([2]))
+    same(PathwiseGP(*data(2), likelihood=likelihood), tmp_path / "model")
+
+
+def test_settings_of_a_kernel_of_tasks_are_rebuilt(tmp_path: Path) -> None:
+    X, Y = data()
+    X = torch.cat([X, torch.arange(len(X)).unsqueeze(-1) % 2], 1)
+    tasks = TaskKernel(2, target_task_index=1, unit_scale_for_target=False, active_dims=(3,))
+    model = PathwiseGP(X, Y, covar_module=RBFKernel(active_dims=(0, 1, 2)) * tasks.double())
+    before = torch.random.get_rng_state()
+    model.save(tmp_path / "model")
+    assert torch.equal(torch.random.get_rng_state(), before)
+    loaded = same(model, tmp_path / "model")
+    kernel = loaded.covar_module.kernels[1]
+    assert (kernel.target_task_index, kernel.unit_scale_for_target) == (1, False)
+
+
 def test_files_of_the_first_version_are_read(tmp_path: Path) -> None:
     path = tmp_path / "model"
-    model = PathwiseGP(*data())
+    X, Y = data()
+    model = PathwiseGP(X, Y, input_transform=Normalize(3))
     model.save(path)
     with safe_open(path, "pt") as file:
         description = json.loads(file.metadata()[METADATA])
     del description["likelihood"]
+    for name in ("input_transform", "outcome_transform"):
+        del description[name]["settings"]
     save_file(load_file(path), path, {METADATA: json.dumps(description | {"version": 1})})
-    assert torch.equal(PathwiseGP.load(path).likelihood.noise, model.likelihood.noise)
+    again = PathwiseGP.load(path)
+    assert torch.equal(again.likelihood.noise, model.likelihood.noise)
+    assert torch.equal(again.posterior(X[:3]).mean, model.posterior(X[:3]).mean)
 
 
 def test_precision_and_what_is_not_learnt_are_kept(tmp_path: Path) -> None:
@@ -144,19 +235,47 @@ class OwnKernel(RBFKernel):
     pass
 
 
+EXP = {"transform": torch.exp, "inv_transform": torch.log}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"covar_module": OwnKernel()}, "kernel must be of a class that files can name"),
-        ({"mean_module": LinearMean(3)}, "mean must be"),
-        ({"outcome_transform": Log()}, "outcome transform must be"),
+        ({"covar_module": OwnKernel()}, "kernel must have a class and settings that files can na"),
+        ({"mean_module": LinearMean(3)}, "mean must have"),
+        ({"outcome_transform": Log()}, "outcome transform must have"),
+        ({"input_transform": Normalize(3, indices=[0])}, "input transform must have"),
+        (
+            {"covar_module": RBFKernel(lengthscale_constraint=Positive(**EXP))},
+            "constraint of raw_lengthscale must have .*, got Positive",
+        ),
+        (
+            {"covar_module": RBFKernel(lengthscale_constraint=GreaterThan(0.1, **EXP))},
+            "constraint of raw_lengthscale must have .*, got GreaterThan",
+        ),
+        (
+            {
+                "covar_module": RBFKernel(
+                    lengthscale_prior=NormalPrior(0.0, 1.0, transform=torch.log)
+                )
+            },
+            "prior lengthscale_prior must have .*, got NormalPrior",
+        ),
+        (
+            {
+                "likelihood": FixedNoiseGaussianLikelihood(
+                    torch.full((30,), 0.1, dtype=torch.float64), learn_additional_noise=True
+                )
+            },
+            "must be one that a file can hold.*second_noise_covar.*Keep the model's `state_dict",
+        ),
     ],
 )
 def test_what_a_file_cannot_hold_is_named(
     settings: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     model = PathwiseGP(*data(), **settings)
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(TypeError, match=f"(?s){message}"):
         model.save(tmp_path / "model")
     assert not list(tmp_path.iterdir())
 
