@@ -89,7 +89,11 @@ def from_outside(solver: str | Solver) -> Solver | None:
         return solver
     if ":" not in solver:
         return None
-    made = load_function("solver", solver, Path.cwd())()
+    make = load_function("solver", solver, Path.cwd())
+    try:
+        made: object = make()
+    except (TypeError, ValueError) as error:
+        made = error
     if not isinstance(made, Solver):
         raise ValueError(f"`solver` must make a Solver, got {made!r:.80} from {solver!r}.")
     return made
