@@ -110,7 +110,8 @@ class RegressionCommand(Benchmark):
     """Measure a Gaussian process on regression data: UCI's, or your own table.
 
     The UCI sets have their published hyperparameters. A cell (data set, split, method) that has a
-    record with the same settings in the folder is not run again.
+    record with the same settings in the folder is not run again; one of the same name with other
+    settings is refused.
 
     Args:
         data: data sets, separated by commas: pol, elevators, bike, protein, keggdirected; or your
@@ -163,6 +164,7 @@ class RegressionCommand(Benchmark):
         from scalable_bo.experiments.markdown_tables import REGRESSION
         from scalable_bo.experiments.regression.methods import Budget
         from scalable_bo.experiments.regression.regression_cell import RegressionCell
+        from scalable_bo.experiments.thompson.cell import check_settings
         from scalable_bo.experiments.torchrun import check_methods
 
         options = arguments_for(self, Budget)
@@ -170,6 +172,8 @@ class RegressionCommand(Benchmark):
         settings = arguments_for(self, RegressionCell)
         cells = Grid(RegressionCell, axes, settings, "solver").cells()
         check_methods(axes["solver"])
+        if not self.rerun:
+            check_settings([cell for cell in cells if not cell.is_table], self.out)
         title = "Regression on standardised targets"
         return BenchmarkPlan(
             cells, printing(title, RegressionCell, ("data", "split", "solver")), REGRESSION

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scalable_bo.experiments.formats import markdown, mean_and_error, plus_minus
+from scalable_bo.experiments.formats import exact, markdown, mean_and_error, plus_minus
 from scalable_bo.experiments.published import DATA_SETS, PUBLISHED
 from scalable_bo.experiments.records import Record, read_records
 from scalable_bo.experiments.thompson.table import thompson_table
@@ -80,9 +80,9 @@ def regression_table(records: Sequence[Record]) -> str:
     ]
     for noise in noises:
         group = _one_a_split([r for r in records if r["settings"].get("noise") == noise])
-        which = "of the given hyperparameters" if noise is None else f"{noise:g}"
+        which = "of the given hyperparameters" if noise is None else exact(noise)
         text += ["", f"## Noise variance {which}"]
-        data = sorted({record["settings"]["data"] for record in group}, key=_data_order)
+        data = sorted(set(map(_data, group)), key=_data_order)
         for metric, title, digits in _METRICS:
             rows = _metric_rows(group, data, metric, digits)
             if rows:
@@ -107,7 +107,7 @@ def _metric_rows(
         for record in records:
             value = record["seconds"] / 60 if metric == "minutes" else record[metric]
             if _method(record) == method and value is not None:
-                values[record["settings"]["data"]].append(value)
+                values[_data(record)].append(value)
         if any(values.values()):
             cell = _largest if metric == "residual" else mean_with_error
             rows.append([method, *(cell(entries, digits) for entries in values.values())])
@@ -127,7 +127,7 @@ def _one_a_split(records: list[Record]) -> list[Record]:
     chosen: dict[tuple[Any, ...], Record] = {}
     for record in records:
         settings = record["settings"]
-        key = (settings["data"], settings["split"], _method(record))
+        key = (_data(record), settings["split"], _method(record))
         if key not in chosen or not settings.get("mean_only"):
             chosen[key] = record
     return list(chosen.values())
@@ -137,6 +137,12 @@ def _method(record: Record) -> str:
     settings = record["settings"]
     variation = ", ".join(settings.get("variation", []))
     return f"{settings['solver']} ({variation})" if variation else str(settings["solver"])
+
+
+def _data(record: Record) -> str:
+    """Return the data set's name, and of a user's table the beginning of its digest, too."""
+    settings = record["settings"]
+    return f"{settings['data']} {settings.get('sha256', '')[:8]}".rstrip()
 
 
 def _data_order(name: str) -> tuple[int, str]:

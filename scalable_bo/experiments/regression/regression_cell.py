@@ -30,6 +30,7 @@ from torch import Tensor
 from scalable_bo.evaluation.progress import describe_fit, describe_solve
 from scalable_bo.experiments import torchrun
 from scalable_bo.experiments.cells import Cell, Status, silent
+from scalable_bo.experiments.formats import exact
 from scalable_bo.experiments.models import SMOOTHNESS, base_kernel, matern_kernel
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.regression.data import (
@@ -138,8 +139,8 @@ class RegressionCell(Cell[Loaded]):
 
     @property
     def name(self) -> str:
-        """Cells that differ in a result have names that differ."""
-        noise = [] if self.noise is None else [f"noise{self.noise:g}"]
+        """Cells that differ in a result have names that differ, those of tables by a digest."""
+        noise = [] if self.noise is None else [f"noise{exact(self.noise)}"]
         parts = [
             self.label,
             str(self.split),
@@ -148,6 +149,8 @@ class RegressionCell(Cell[Loaded]):
             *(["mean"] if self.mean_only else []),
             *self.variation,
         ]
+        if self.is_table:
+            parts.append(hashlib.sha256(repr(self.settings()).encode()).hexdigest()[:8])
         return re.sub(r"[^\w.=-]", "-", "_".join(["regression", *parts]))
 
     @property
@@ -155,7 +158,7 @@ class RegressionCell(Cell[Loaded]):
         """What differs from the defaults and makes a row of its own, as ``sgd_steps=1000``."""
         standard = asdict(Budget())
         words = [
-            f"{key}={value:g}"
+            f"{key}={exact(value)}"
             for key, value in heeded(self.solver, self.budget).items()
             if value != standard[key]
         ]

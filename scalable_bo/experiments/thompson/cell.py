@@ -184,7 +184,7 @@ class ThompsonCell(Cell[None]):
         )
 
 
-def check_settings(cells: Sequence[ThompsonCell], folder: Path) -> None:
+def check_settings(cells: Sequence[Cell[Any]], folder: Path) -> None:
     """Require that what the folder has of these runs, complete or not, has the same settings; a
     ValueError names the first that has others, and what differs.
     """

@@ -268,6 +268,27 @@ def test_options_of_regression_reach_the_run(
     assert "## Noise variance 0.001" in (tmp_path / "regression.md").read_text()
 
 
+def test_a_regression_record_with_other_settings_is_not_replaced(
+    cli: CommandLine, data_dir: Path, tmp_path: Path
+) -> None:
+    toy = f"bench regression --data toy --data-dir {data_dir} --out {tmp_path} --mean-only"
+    cli(*toy.split())
+    file = tmp_path / "regression_toy_0_cg_mean.json"
+    record = json.loads(file.read_text())
+    record["settings"]["budget"]["tolerance"] = 0.01  # as by an earlier default
+    file.write_text(json.dumps(record))
+    said = cli(*toy.split(), code=2).err
+    assert "with other settings: budget.tolerance is 0.01 there, None now" in said
+    assert json.loads(file.read_text()) == record
+    cli(*f"{toy} --rerun".split())
+    assert json.loads(file.read_text())["settings"] != record["settings"]
+
+
+def test_a_solver_that_cannot_be_made_is_named(cli: CommandLine, tmp_path: Path) -> None:
+    said = cli(*f"bench thompson --solver math:sin --out {tmp_path}".split(), code=2).err
+    assert "`solver` must make a Solver, got TypeError" in said and "'math:sin'" in said
+
+
 def test_a_user_s_table_is_measured(cli: CommandLine, tmp_path: Path) -> None:
     pandas.DataFrame(toy_table(), columns=["a", "b", "c", "price"]).to_parquet(
         tmp_path / "homes.parquet"
@@ -275,11 +296,9 @@ def test_a_user_s_table_is_measured(cli: CommandLine, tmp_path: Path) -> None:
     homes = f"bench regression --data {tmp_path}/homes.parquet --out {tmp_path}/out --mean-only"
     options = "--target price --split 0,11 --test-fraction 0.25 --solver cholesky"
     cli(*f"{homes} {options}".split())
-    record = json.loads(
-        (
-            tmp_path / "out" / "regression_homes.price_11_cholesky_mean_test_fraction=0.25.json"
-        ).read_text()
-    )
+    name = "regression_homes.price_11_cholesky_mean_test_fraction=0.25_*.json"
+    (file,) = (tmp_path / "out").glob(name)
+    record = json.loads(file.read_text())
     assert (record["num_train"], record["num_test"]) == (90, 30)
     assert "got 'prize'. Near it: price." in cli(*f"{homes} --target prize".split(), code=2).err
 

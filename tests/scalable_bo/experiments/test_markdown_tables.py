@@ -92,6 +92,19 @@ def test_a_table_of_other_data_alone_has_no_published_numbers() -> None:
     assert "Lin et al." not in regression_table([record("homes")])
 
 
+def test_tables_of_one_name_and_noises_alike_are_told_apart() -> None:
+    table = regression_table(
+        [
+            record("homes.price", rmse=rmse, sha256=8 * rest)
+            for rmse, rest in ((0.1, "a"), (0.2, "b"))
+        ]
+        + [record(noise=noise) for noise in (1e-6, 1.0000001e-6)]
+    )
+    assert "| method | homes.price aaaaaaaa | homes.price bbbbbbbb |" in table
+    assert rows(table, "RMSE")["cg"] == ["0.100 (1)", "0.200 (1)"]
+    assert "## Noise variance 1e-06\n" in table and "## Noise variance 1.0000001e-06\n" in table
+
+
 def test_a_full_run_counts_where_the_mean_alone_was_run_too() -> None:
     alone = record(rmse=0.5, mean_only=True)
     full = record(rmse=0.1, mean_only=False)

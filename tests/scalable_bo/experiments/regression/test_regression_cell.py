@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,10 @@ import torch
 from gpytorch.kernels import MaternKernel, RBFKernel
 
 from scalable_bo.experiments.cells import run_cell, run_cells
+from scalable_bo.experiments.markdown_tables import REGRESSION, write_markdown
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.presets import find_preset
-from scalable_bo.experiments.regression.data import load_regression_data, split_table
+from scalable_bo.experiments.regression.data import digest, load_regression_data, split_table
 from scalable_bo.experiments.regression.methods import REGRESSION_METHODS, Budget
 from scalable_bo.experiments.regression.regression_cell import (
     RegressionCell,
@@ -114,6 +116,7 @@ def test_published_settings_are_named_by_their_constructor(data_dir: Path) -> No
     ("solver", "message"),
     [
         ("tests.nowhere:Solver", "`solver` must be importable"),
+        ("math:sin", "`solver` must make a Solver, got TypeError.* from 'math:sin'"),
         ("json:JSONDecoder", "`solver` must make a Solver, got <json"),
         ("nothing", "`solver` must be one of auto, cholesky"),
     ],
@@ -269,13 +272,43 @@ def test_published_hyperparameters_are_of_one_kernel_only() -> None:
 
 def test_other_targets_and_fractions_of_a_table_have_records_of_their_own(homes: Path) -> None:
     run = RegressionCell(str(homes), 0, "cholesky", target="price")
-    others = [replace(run, target="a/b: c"), replace(run, test_fraction=0.3)]
-    names = {run.name, *(other.name for other in others)}
-    assert names == {
+    others = [
+        replace(run, target="a/b: c"),
+        replace(run, target="a-b: c"),
+        replace(run, test_fraction=0.3),
+    ]
+    names = [each.name for each in (run, *others)]
+    assert [re.sub("_[0-9a-f]{8}$", "", name) for name in names] == [
         "regression_homes.price_0_cholesky",
         "regression_homes.a-b--c_0_cholesky",
+        "regression_homes.a-b--c_0_cholesky",
         "regression_homes.price_0_cholesky_test_fraction=0.3",
-    }
+    ]
+    assert len(set(names)) == len(names)
+    assert run.name == replace(run).name
+
+
+def test_tables_of_one_stem_have_records_of_their_own(homes: Path, tmp_path: Path) -> None:
+    table = pandas.read_csv(homes)
+    table.to_parquet(tmp_path / "homes.parquet")
+    (tmp_path / "other").mkdir()
+    (-table).to_csv(tmp_path / "other" / "homes.csv", index=False)
+    paths = [homes, tmp_path / "homes.parquet", tmp_path / "other" / "homes.csv"]
+    runs = [
+        RegressionCell(str(path), 0, "cholesky", target="price", mean_only=True) for path in paths
+    ]
+    list(run_cells(runs, tmp_path / "out"))
+    assert len(list((tmp_path / "out").glob("*.json"))) == 3
+    text = write_markdown(tmp_path / "out", REGRESSION).read_text()
+    for path in paths:
+        assert f"| homes.price {digest(path)[:8]} |" in text
+
+
+def test_numbers_that_differ_in_a_late_digit_have_records_of_their_own() -> None:
+    run = RegressionCell("pol", 0, "cg", noise=1e-6, budget=Budget(max_epochs=7.5))
+    assert run.name == "regression_pol_0_cg_noise1e-06_max_epochs=7.5"
+    assert replace(run, noise=1.0000001e-6).name != run.name
+    assert replace(run, budget=Budget(max_epochs=7.5000001)).name != run.name
 
 
 def test_a_table_that_changed_is_run_again(homes: Path, tmp_path: Path, spy: list[str]) -> None:
@@ -286,6 +319,7 @@ def test_a_table_that_changed_is_run_again(homes: Path, tmp_path: Path, spy: lis
     pandas.DataFrame(1.0 + toy_table(), columns=["a", "b", "c", "price"]).to_csv(homes, index=False)
     list(run_cells([run], tmp_path))
     assert len(spy) == 2
+    assert len(list(tmp_path.glob("*.json"))) == 2  # the first is not lost
 
 
 def drawn_from_the_prior(noise: float) -> tuple[torch.Tensor, torch.Tensor]:
