@@ -113,12 +113,16 @@ def plot_contour(
     picture = views.contour(snapshot, number, names)
     if picture is None:
         raise ValueError("A contour needs two parameters that are active at the recommended point.")
-    return _figure(picture, "Predicted mean through the recommended point")
+    figure = _figure(picture, "Predicted mean through the recommended point")
+    figure.update_traces(showlegend=False, selector=0)  # its colour bar has its name, and its place
+    above = {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 1, "xanchor": "right"}
+    return figure.update_layout(legend=above)
 
 
 def plot_parallel_coordinates(study: Study, params: Sequence[str] | None = None) -> go.Figure:
     """Return each observed point as a line across the axes of the parameters and of the objectives,
-    the better ones lighter; an axis can be brushed.
+    the better ones lighter, along the bottom edge where a parameter is not active; an axis can be
+    brushed.
 
     Args:
         params: names; ``None`` for all.
@@ -140,6 +144,8 @@ def plot_parallel_coordinates(study: Study, params: Sequence[str] | None = None)
             },
         )
     )
+    below = {"x": 0, "xref": "paper", "y": 0, "yref": "paper", "yanchor": "top", "yshift": -20}
+    figure.add_annotation(text=lines.note, showarrow=False, **below)
     figure.update_layout(title="Parameters and values")
     return figure
 
@@ -281,7 +287,7 @@ def _dimension(axis: Axis, column: np.ndarray) -> dict[str, Any]:
     found = ticks(axis, upright=True)
     return {
         "label": axis.title,
-        "values": scale(column),
+        "values": scale(np.where(np.isnan(column), axis.low, column)),  # a NaN would hide the line
         "range": scale([axis.low, axis.high]),
         "tickvals": scale([value for value, _ in found]),
         "ticktext": [label for _, label in found],

@@ -109,6 +109,30 @@ def test_parallel_coordinates_have_an_axis_for_each_parameter_and_the_value(stud
     assert list(axes[2].ticktext) == ["plain", "<b>bold"]
 
 
+def test_parallel_coordinates_draw_points_with_inactive_parameters_at_the_bottom_edge() -> None:
+    space = Space(
+        kind=Categorical(["x", "y"]),
+        m=Float(1e-3, 1.0, log=True, active_if={"kind": "x"}),
+        c=Categorical(["a", "b"], active_if={"kind": "x"}),
+    )
+    with Study(space, maximize=True) as study:
+        points = [{"kind": "x", "m": 0.1, "c": "a"}, {"kind": "y"}]
+        study.add_data(points, [1.0, 2.0])
+        figure = vis.plot_parallel_coordinates(study)
+        m, c = (list(axis["values"]) for axis in figure.data[0].dimensions[1:3])
+        assert (m, c) == (pytest.approx([-3.0, -1.0]), [-0.5, 0.0])  # Plotly draws no line with NaN
+        note = "Lines follow the bottom edge where a parameter is not active."
+        assert [one.text for one in figure.layout.annotations] == [note]
+
+
+def test_the_legend_of_a_contour_is_beside_its_colour_bar(study: Study) -> None:
+    figure = vis.plot_contour(study)
+    surface, *others = figure.data
+    assert (surface.colorbar.title.text, surface.showlegend) == ("mean", False)
+    assert all(trace.showlegend for trace in others)
+    assert figure.layout.legend.orientation == "h"  # above the panel; the bar is on its right
+
+
 def several(names: str) -> Study:
     study = Study(
         Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0)),
