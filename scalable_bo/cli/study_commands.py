@@ -18,6 +18,7 @@ import typer
 from scalable_bo._packages import require
 from scalable_bo.cli.console import count, print_table
 from scalable_bo.cli.results import read_results
+from scalable_bo.space.quoting import legible
 
 if TYPE_CHECKING:
     from scalable_bo.cli.config import Config, RunSection
@@ -496,7 +497,7 @@ def _describe_numbers(summary: dict[str, Any]) -> str:
 
 def _describe_params(params: dict[str, Any]) -> str:
     return ", ".join(
-        f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}"
+        f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {legible(value)}"
         for name, value in params.items()
     )
 

@@ -21,7 +21,7 @@ from scalable_bo.report.svg import draw, draw_lines, draw_shares, escape, remark
 from scalable_bo.report.views import outcome_name
 from scalable_bo.space.cell_texts import apart
 from scalable_bo.space.parameters import Parameter
-from scalable_bo.space.quoting import shorten
+from scalable_bo.space.quoting import legible, shorten
 from scalable_bo.storage.shown import LONGEST_SHOWN, describe_excess, describe_params, short_value
 from surrogates.atomic import write_atomically
 
@@ -341,7 +341,7 @@ def _rows_table(
 def _of_settings(snapshot: Snapshot) -> str:
     space = snapshot.space
     found = [(name, _in_words(param)) for name, param in space.params.items()]
-    found += [(name, f"{value}, fixed") for name, value in space.fixed.items()]
+    found += [(name, f"{legible(value)}, fixed") for name, value in space.fixed.items()]
     left_out = ("columns", "parameter ", "fixed ", "objective ", "outcome ", *MACHINERY)
     if (goal := snapshot.goal) is not None:
         found.append(("goal", goal.directions))
@@ -355,7 +355,7 @@ def _in_words(param: Parameter) -> str:
     text = param.in_words
     for other, wanted in (param.active_if or {}).items():
         values = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Sequence) else wanted
-        text += f", where {other} is {' or '.join(map(str, values))}"
+        text += f", where {other} is {' or '.join(map(legible, values))}"
     return text
 
 

@@ -34,7 +34,7 @@ from scalable_bo.space.plain_values import (
     short,
     write_plain,
 )
-from scalable_bo.space.quoting import quote
+from scalable_bo.space.quoting import legible, quote
 
 LARGEST_INT = 2**40  # up to here an integer survives the way to the unit cube and back in float64
 GRID_TOLERANCE = 1e-9  # steps by which a value may miss the grid
@@ -411,11 +411,11 @@ class Categorical(_Written):
     @property
     def in_words(self) -> str:
         """What a value may be, as people say it."""
-        return f"one of {', '.join(map(str, self.choices))}" + ", in this order" * self.ordered
+        return f"one of {', '.join(map(legible, self.choices))}" + ", in this order" * self.ordered
 
     def labels(self, numbers: Iterable[float]) -> list[Any]:
         """Return the names of the choices at positions."""
-        return [str(self.value(number)) for number in numbers]
+        return [legible(self.value(number)) for number in numbers]
 
     @property
     def high(self) -> int:

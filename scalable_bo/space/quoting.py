@@ -1,5 +1,10 @@
 """How errors and pages show what was given. It needs the standard library alone."""
 
+import json
+import re
+
+_OTHER_KINDS = re.compile(r'None|True|False|-?\d+(\.\d+)?(e[-+]\d+)?|".*', re.DOTALL)
+
 
 def quote(value: object) -> str:
     """Return a value as errors show it: its ``repr``, cut, or its kind where that raises."""
@@ -7,6 +12,15 @@ def quote(value: object) -> str:
         return f"{value!r:.80}"
     except Exception:  # whatever the value's own code raises, or a nesting that is too deep
         return f"<{type(value).__name__}>"
+
+
+def legible(value: object) -> str:
+    """Return a value as people read it; a text that would pass for None, a flag, a number or a text
+    in quotes is in quotes, so that no two different choices look alike.
+    """
+    text = str(value)
+    is_quoted = isinstance(value, str) and _OTHER_KINDS.fullmatch(text)
+    return json.dumps(text, ensure_ascii=False) if is_quoted else text
 
 
 def shorten(text: object, length: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalable_bo.evaluation.evaluator import storable
-from scalable_bo.space.quoting import shorten
+from scalable_bo.space.quoting import legible, shorten
 
 LONGEST_SHOWN = 60  # characters of a name or a value
 
@@ -31,7 +31,7 @@ def describe_excess(excess: Mapping[str, float]) -> str:
 
 def short_value(value: Any) -> str:
     """Return a value in few characters."""
-    return f"{value:.6g}" if isinstance(value, float) else _short(value)
+    return f"{value:.6g}" if isinstance(value, float) else _short(legible(value))
 
 
 def html_table(title: str, rows: Mapping[str, Any]) -> str:

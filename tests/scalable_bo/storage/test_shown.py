@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import scalable_bo as sbo
+from scalable_bo.report.page import render
 from scalable_bo.storage.rounds import Batch
+from scalable_bo.storage.shown import describe_params
 from tests import problems
 
 SPACE = sbo.Space(rate=sbo.Float(1e-5, 1.0, log=True), kind=sbo.Categorical(["<b>a</b>", "b"]))
@@ -55,6 +57,24 @@ def test_names_and_choices_are_text_in_a_notebook() -> None:
         assert "<script>" not in page
         assert "<b>" not in page
         assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize("value", [None, True, 1, -2, 0.1, 1e-05, 2e16, 0.1234567])
+def test_choices_of_two_kinds_never_look_alike(value: object) -> None:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    in_quotes = f'"{text}"'
+    space = sbo.Space(c=sbo.Categorical([value, text, "a", in_quotes]), x=sbo.Float(0, 1))
+    study = sbo.Study(space, maximize=True)
+    study.add_data([{"c": text, "x": 0.5}, {"c": value, "x": 0.5}], [1.0, 0.0])
+    labels = space.params["c"].labels([0.0, 1.0, 2.0, 3.0])
+    assert labels == [str(value), in_quotes, "a", f'"\\"{text}\\""']
+    assert space.params["c"].in_words == f"one of {', '.join(labels)}"
+    assert f"c = {in_quotes}, x = 0.5;" in repr(study.result)
+    shown = [describe_params({"c": one}) for one in (value, text)]
+    assert shown == [f"c = {text}", f"c = {in_quotes}"]
+    page = render(study.snapshot())
+    assert f'<td class="word">{text}</td>' in page
+    assert f'<td class="word">&quot;{text}&quot;</td>' in page
 
 
 def test_paths_and_samplers_print_no_tensors() -> None:
