@@ -208,6 +208,11 @@ def read_config(file: Path) -> Config:
         problems = (_describe(dict(problem)) for problem in error.errors(include_url=False))
         raise ValueError("\n".join(problems)) from None
     config._folder = file.parent
+    if "://" in (config.study.path or ""):  # which may have a password
+        raise ValueError(
+            "`study.path` must be a folder, got the URL of a database. Give the URL as"
+            " `study.storage`, and `study.name`."
+        )
     if (config.study.path is None) == (config.study.storage is None):
         raise ValueError("`study.path` must be given, or `study.storage` and `study.name`.")
     if config.study.maximize is None and config.study.objectives is None:

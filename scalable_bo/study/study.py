@@ -943,6 +943,10 @@ def _check(
 ) -> None:
     checks.integer("seed", seed, 0)
     checks.optional(checks.path, "path", path, "a folder or None")
+    if path is not None and "://" in os.fspath(path):  # which may have a password
+        raise ValueError(
+            "`path` must be a folder, got the URL of a database. Give `storage=url, name='tuning'`."
+        )
     if path is not None and storage is not None:
         raise ValueError(f"`path` or `storage` must be given, not both, got {quote(path)}.")
     if storage is not None and not isinstance(storage, Storage | str):

@@ -517,6 +517,12 @@ WRONG = [
     ("seed = 3", "sede = 3", r"`study.sede` is not known. Did you mean `seed`\? Known are path, "),
     ("[run]", "[rnu]", r"`rnu` is not known. Did you mean `run`\? Known are study, space"),
     ("maximize = true", "", "`study.maximize` must be given"),
+    (
+        'path = "kept"',
+        'path = "postgresql://me:secret@host/database"',
+        "^`study.path` must be a folder, got the URL of a database. Give the URL as `study.storage`"
+        ", and `study.name`.\n$",
+    ),
     ("seed = 3", "seed = '3'", "`study.seed`: Input should be a valid integer, got '3'"),
     ("batch = 5", "batch = 0", "`run.batch`: Input should be greater than or equal to 1, got 0"),
     (
@@ -577,7 +583,7 @@ def test_a_wrong_configuration_is_refused_with_the_place_and_the_nearest_name(
     output = cli("run", file, code=2)
     assert output.out == ""
     assert re.search(message, output.err)
-    assert not (file.parent / "kept").exists()
+    assert not any((file.parent / name).exists() for name in ("kept", "postgresql:"))
 
 
 def test_a_configuration_that_is_not_there_is_refused(cli: CommandLine) -> None:

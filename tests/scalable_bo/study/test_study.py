@@ -9,6 +9,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -287,6 +288,15 @@ def test_bad_settings_are_refused() -> None:
     ):
         with pytest.raises(error, match=message):
             make_study(**options)
+
+
+def test_the_url_of_a_database_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for url in ("sqlite:///tuning.db", "postgresql+psycopg://me:secret@host/database"):
+        with pytest.raises(ValueError, match="`path` must be a folder.* Give `storage=url") as said:
+            make_study(path=url)
+        assert "secret" not in str(said.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_reversed_bounds_are_refused() -> None:
