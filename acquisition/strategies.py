@@ -245,9 +245,14 @@ def make_strategy(strategy: str | Strategy, sampler: Sampler | None = None) -> S
     already, as it is.
 
     Raises:
-        TypeError: if ``strategy`` is neither.
+        TypeError: if ``strategy`` is neither, or ``sampler`` cannot be called.
         ValueError: if there is none of this name, or ``sampler`` is given with one that is made.
     """
+    if sampler is not None and not callable(sampler):
+        raise TypeError(
+            "`sampler` must be a function that makes the acquisition of a model and bounds, got"
+            f" {brief(sampler)}. Try `partial(ParallelThompsonSampling, num_starts=30)`."
+        )
     if isinstance(strategy, str):
         return STRATEGIES[checks.one_of("strategy", strategy, STRATEGIES)](sampler)
     if isinstance(strategy, type) or not isinstance(strategy, Strategy):

@@ -22,6 +22,7 @@ from gpytorch.priors import GammaPrior
 from torch import Tensor
 
 from scalable_bo.modelling.training import SCALES, TrainingData
+from scalable_bo.space.quoting import quote
 from scalable_bo.storage.checkpoints import Checkpoint
 from surrogates import PathwiseGP, SamplePaths, Solver
 from surrogates.models.data import data_sets
@@ -72,8 +73,14 @@ class SurrogateFactory:
         of one input each, and by RBF without priors, for rotated valleys: a hundred times longer
         than wide, these have no place among moderate lengthscales. Among more inputs, as many free
         lengthscales follow whatever values there are.
+
+        Raises:
+            TypeError: if ``kernel`` is none.
         """
         if kernel is not None:
+            if not isinstance(kernel, Kernel):
+                remedy = "Try `gpytorch.kernels.MaternKernel()`."
+                raise TypeError(f"`kernel` must be a Kernel, got {quote(kernel)}. {remedy}")
             return cls(deepcopy(kernel), solver, dtype, device)
         with torch.device("cpu"):
             smooth = get_covar_module_with_dim_scaled_prior(ard_num_dims=dim)

@@ -162,8 +162,7 @@ class Study:
         _check(seed, path, storage, name, solver, dtype, ask_seconds, goal)
         self._threads = checks.optional(checks.positive_int, "threads", threads)
         make = make_strategy if goal is None else partial(goal_strategy, goal)
-        if strategy is not None:
-            make(strategy, sampler)  # checked before a folder is made
+        make("auto" if strategy is None else strategy, sampler)  # checked before a folder is made
         self.space = space if isinstance(space, Space) else Space.from_bounds(space)
         self.maximize = bool(maximize) if goal is None else goal.signs[0] > 0
         self.seed = seed

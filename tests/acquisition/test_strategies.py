@@ -403,6 +403,7 @@ def test_a_strategy_is_made_by_its_name_or_taken_as_it_is() -> None:
         ),
         (RandomPoints, None, TypeError, "with a method `generate.*, got <class .*RandomPoints"),
         (None, None, TypeError, "Names are auto, thompson, turbo, regions, log-ei"),
+        ("auto", "x", TypeError, "`sampler` must be a function .*, got 'x'. Try `partial"),
         (RandomPoints(), QUICK, ValueError, "`sampler` must be None with a strategy that is made"),
     ],
 )

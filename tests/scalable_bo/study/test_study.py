@@ -277,17 +277,22 @@ def test_bad_data_are_refused_whole() -> None:
         assert study.ask(1).ids == [0]
 
 
-def test_bad_settings_are_refused() -> None:
+def test_bad_settings_are_refused_before_a_folder_is_made(tmp_path: Path) -> None:
     for options, error, message in (
         ({"seed": -1}, ValueError, "`seed` must be at least 0, got -1"),
         ({"seed": 1.5}, TypeError, "`seed` must be an int"),
         ({"num_initial": 0}, ValueError, "`num_initial` must be at least 1, got 0"),
         ({"solver": "cg"}, TypeError, "`solver` must be a Solver, got 'cg'"),
+        ({"kernel": "matern"}, TypeError, "`kernel` must be a Kernel, got 'matern'"),
+        ({"kernel": MaternKernel}, TypeError, "`kernel` must be a Kernel.* Try `gpytorch"),
+        ({"sampler": "x"}, TypeError, "`sampler` must be a function .*, got 'x'"),
+        ({"sampler": "x", "strategy": "auto"}, TypeError, "`sampler` must be a function"),
         ({"device": "gpu"}, ValueError, "`device` must name a torch device, got 'gpu'. Try cpu"),
         ({"device": 1.5}, ValueError, "`device` must name a torch device, got 1.5"),
     ):
         with pytest.raises(error, match=message):
-            make_study(**options)
+            make_study(**options, path=tmp_path / "kept")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_url_of_a_database_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
