@@ -22,7 +22,6 @@ from scalable_bo.space.quoting import legible
 
 if TYPE_CHECKING:
     from scalable_bo.cli.config import Config, RunSection
-    from scalable_bo.space.space import Space
     from scalable_bo.storage.places import Place
     from scalable_bo.storage.rounds import Result
     from scalable_bo.study.study import Study
@@ -289,19 +288,22 @@ def check(file: ConfigFile, as_json: AsJson = False) -> None:
 
         from scalable_bo.cli.config import read_config
         from scalable_bo.evaluation.external import Command
-        from scalable_bo.study.design import default_num_initial
+        from scalable_bo.storage.storage import NoStudyError
         from scalable_bo.study.prediction import predict
 
         config = read_config(file)
-        space = config.build_space()
-        config.read_enqueued(space)
+        study = config.open_study(path=None, storage=None, name=None)  # in memory
         by_hand = config.run is None and config.objective is None
         if not by_hand:
             config.load_callbacks()
             objective = config.build_objective()
             if isinstance(objective, Command):
                 objective.require_program()
-        num_rows, num_asks = _rows_and_asks(config, space)
+        config.add_data(study)
+        num_rows, num_asks = sum(_counts(study).values()), 0
+        with suppress(NoStudyError):
+            stored = _read_status(config.place)
+            num_rows, num_asks = stored["num_rows"], stored["num_asks"]
         if by_hand:
             typer.echo(
                 json.dumps({"rounds": 0, "num_rows": num_rows})
@@ -311,9 +313,9 @@ def check(file: ConfigFile, as_json: AsJson = False) -> None:
             return
         section = config.require_run()
         rounds = section.rounds - num_asks
-        num_initial = config.study.num_initial or default_num_initial(space.dim)
         dtype = getattr(torch, config.study.dtype)
-        found = predict(space, num_rows, max(0, rounds), section.batch, dtype, num_initial)
+        size = num_rows, max(0, rounds), section.batch
+        found = predict(study.space, *size, dtype, study.num_initial)
     if as_json:
         typer.echo(json.dumps({"rounds": max(0, rounds), **vars(found), "fits": found.fits}))
     else:
@@ -352,26 +354,6 @@ def repair(place: StudyPlace, name: StudyName = None) -> None:
 
 
 COMMANDS = (run, ask, tell, correct, status, export, report, check, repair)
-
-
-def _rows_and_asks(config: Config, space: Space) -> tuple[int, int]:
-    """Return how many rows and asks a study has or, before it is made, its data, which is read."""
-    from scalable_bo.space.goal import Goal
-    from scalable_bo.storage.past_evaluations import read_history
-    from scalable_bo.storage.storage import NoStudyError
-
-    study = config.study
-    goal = Goal.of(study.maximize, study.objectives, study.outcome_constraints)
-    names = () if goal is None else goal.names
-    histories = [
-        read_history(space, config.folder / d.file, target=d.target, noise=d.noise, names=names)
-        for d in config.data
-    ]
-    try:
-        stored = _read_status(config.place)
-    except NoStudyError:
-        return sum(len(history.X) for history in histories), 0
-    return stored["num_rows"], stored["num_asks"]
 
 
 @contextmanager

@@ -647,6 +647,30 @@ def test_a_check_predicts_and_touches_nothing(
     assert "The run will not fit in memory" in cli("check", file, code=1).err
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ('maximize = true\ndevice = "gpu"', "`device` must name a torch device, got 'gpu'"),
+        (
+            "maximize = true\nask_seconds = 5\noutcome_constraints = { w = { at_most = 2 } }",
+            "`ask_seconds` must be None with several outcomes, got 5",
+        ),
+        (
+            'strategy = "turbo"\nobjectives = { a = "minimize", b = "minimize" }',
+            "`strategy` must be one of auto, thompson, log-ei, got 'turbo'",
+        ),
+    ],
+)
+def test_a_check_refuses_what_a_run_refuses_at_once(
+    cli: CommandLine, file: Path, settings: str, message: str
+) -> None:
+    change(file, "maximize = true", settings)
+    said = [cli(command, file, code=2).err for command in ("check", "run")]
+    assert said[0] == said[1]
+    assert message in said[0]
+    assert not (file.parent / "kept").exists()
+
+
 def by_hand(file: Path) -> None:
     """Leave no [objective] and no [run] in a configuration, which has two outcomes then."""
     text = file.read_text().split("[objective]")[0]
