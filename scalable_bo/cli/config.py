@@ -213,7 +213,9 @@ def read_config(file: Path) -> Config:
             "`study.path` must be a folder, got the URL of a database. Give the URL as"
             " `study.storage`, and `study.name`."
         )
-    if (config.study.path is None) == (config.study.storage is None):
+    if None not in (config.study.path, config.study.storage):
+        raise ValueError("Give `study.path` or `study.storage`, not both.")
+    if config.study.path is None and config.study.storage is None:
         raise ValueError("`study.path` must be given, or `study.storage` and `study.name`.")
     if config.study.maximize is None and config.study.objectives is None:
         raise ValueError("`study.maximize` must be given, or `study.objectives`.")

@@ -343,9 +343,9 @@ def test_the_commands_take_a_study_in_a_database(
         assert "The study must be in a folder for this, got 'tuning'" in printed.err
     assert cli("check", file, "--json").json["num_rows"] == 7
     assert not (file.parent / "kept").exists()
-    change(file, 'name = "tuning"', 'path = "kept"')
-    message = "`study.path` must be given, or `study.storage` and `study.name`."
-    assert message in cli("status", file, code=2).err
+    change(file, 'name = "tuning"', 'name = "tuning"\npath = "kept"')
+    message = "Give `study.path` or `study.storage`, not both.\n"
+    assert cli("status", file, code=2).err == message
 
 
 def test_the_commands_take_the_url_of_a_database_and_a_name(
@@ -517,6 +517,7 @@ WRONG = [
     ("seed = 3", "sede = 3", r"`study.sede` is not known. Did you mean `seed`\? Known are path, "),
     ("[run]", "[rnu]", r"`rnu` is not known. Did you mean `run`\? Known are study, space"),
     ("maximize = true", "", "`study.maximize` must be given"),
+    ('path = "kept"', "", "`study.path` must be given, or `study.storage` and `study.name`"),
     (
         'path = "kept"',
         'path = "postgresql://me:secret@host/database"',
