@@ -133,8 +133,14 @@ class Config(_Table):
         """
         if self.enqueue:
             study.enqueue(self.read_enqueued(study.space), once=True)
-        for data in self.data:
-            study.add_data(self.folder / data.file, target=data.target, noise=data.noise)
+        for number, data in enumerate(self.data):
+            file = self.folder / data.file
+            if not file.is_file():
+                raise ValueError(
+                    f"`data.{number}.file` must be the path of a file, got {data.file!r}, and there"
+                    f" is no file {file.absolute()}. Correct it."
+                )
+            study.add_data(file, target=data.target, noise=data.noise)
 
     def read_enqueued(self, space: Space) -> Tensor:
         """Return the points that are evaluated first, (k, d) in the user's units; raise ValueError

@@ -672,6 +672,15 @@ def test_a_check_refuses_what_a_run_refuses_at_once(
     assert not (file.parent / "kept").exists()
 
 
+@pytest.mark.parametrize("command", ["ask", "check", "run"])
+def test_a_file_of_data_that_is_not_there_is_named_by_its_place(
+    cli: CommandLine, file: Path, command: str
+) -> None:
+    file.write_text(file.read_text() + '\n[[data]]\nfile = "no.csv"\ntarget = "y"\n')
+    message = "`data.0.file` must be the path of a file, got 'no.csv', and there is no file "
+    assert cli(command, file, code=2).err.startswith(message + str(file.parent / "no.csv"))
+
+
 def by_hand(file: Path) -> None:
     """Leave no [objective] and no [run] in a configuration, which has two outcomes then."""
     text = file.read_text().split("[objective]")[0]
