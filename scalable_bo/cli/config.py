@@ -225,10 +225,16 @@ def read_config(file: Path) -> Config:
         raise ValueError("`study.path` must be given, or `study.storage` and `study.name`.")
     if config.study.maximize is None and config.study.objectives is None:
         raise ValueError("`study.maximize` must be given, or `study.objectives`.")
-    if config.run is not None and config.run.asynchronous and config.run.executor == "none":
+    run = config.run
+    if run and run.executor == "none" and (run.asynchronous or run.workers > 1):
         raise ValueError(
-            "`run.asynchronous` needs an executor, whose workers it keeps busy, got `executor` ="
-            ' "none". Leave `executor` out, for threads, or use processes or dask.'
+            f"`run.{'asynchronous' if run.asynchronous else 'workers'}` needs an executor, got"
+            ' `executor` = "none". Leave `executor` out, for threads, or use processes or dask.'
+        )
+    if run and run.scheduler is not None and run.executor != "dask":
+        raise ValueError(
+            '`run.scheduler` needs `executor` = "dask", of whose cluster it is the address, got'
+            f" {run.executor!r}. Leave `scheduler` out, or use dask."
         )
     config.build_space(imports=False)
     return config

@@ -566,6 +566,19 @@ WRONG = [
     ),
     (
         'executor = "none"',
+        'executor = "none"\nworkers = 3',
+        '`run.workers` needs an executor, got `executor` = "none". Leave',
+    ),
+    *(
+        (
+            'executor = "none"',
+            f'executor = "{other}"\nscheduler = "tcp://cluster:8786"',
+            f"`run.scheduler` needs `executor` = \"dask\", .*, got '{other}'. Leave `scheduler`",
+        )
+        for other in ("none", "threads", "processes")
+    ),
+    (
+        'executor = "none"',
         'callbacks = ["math:none"]',
         "`run.callbacks.0` must be importable.*none",
     ),
