@@ -372,7 +372,8 @@ def _writer(out: Path, suffixes: Sequence[str]) -> Callable[..., None]:
     """Return what writes a table; what may be wrong with the file is said before."""
     from surrogates.atomic import replacing
 
-    if out.suffix not in suffixes:
+    suffix = out.suffix.lower()
+    if suffix not in suffixes:
         raise ValueError(f"`out` must end in {' or '.join(suffixes)}, got {out.name}.")
     for package in ("pandas", "pyarrow"):
         require(package, extra="tables", user="A table")
@@ -380,7 +381,7 @@ def _writer(out: Path, suffixes: Sequence[str]) -> Callable[..., None]:
 
     def write(frame: Any, *others: Any) -> None:
         with _writing(out), replacing(out) as temporary:
-            write_table(frame, temporary, out.suffix, *others)
+            write_table(frame, temporary, suffix, *others)
 
     with _writing(out), TemporaryFile(dir=out.parent):
         return write
@@ -519,7 +520,7 @@ def _configuration(place: str, name: str | None) -> Config | None:
     """Return the configuration that a command is given, if it is one."""
     from scalable_bo.cli.config import read_config
 
-    if Path(place).suffix != ".toml" or "://" in place:
+    if Path(place).suffix.lower() != ".toml" or "://" in place:
         return None
     if name is not None:
         raise ValueError(f"`--name` must be given with the URL of a database, got {place}.")

@@ -162,7 +162,8 @@ def read_numbers(path: Path, target: str) -> np.ndarray[Any, Any]:
     if not path.is_file():
         raise ValueError(f"`data` must be a Parquet or CSV file, and {path} is not there.")
     try:
-        table = pandas.read_parquet(path) if path.suffix == ".parquet" else pandas.read_csv(path)
+        is_parquet = path.suffix.lower() == ".parquet"
+        table = pandas.read_parquet(path) if is_parquet else pandas.read_csv(path)
     # Pandas' and pyarrow's errors of parsing are ValueErrors
     except (ValueError, OSError) as error:
         raise ValueError(f"`data`: {path} cannot be read as a table ({error}).") from error

@@ -322,6 +322,18 @@ def test_points_go_out_and_values_come_in_as_a_sheet(cli: CommandLine, file: Pat
     assert len(pd.read_excel(file.parent / "rows.xlsx")) == 3
 
 
+def test_the_endings_of_files_are_read_in_capitals_too(cli: CommandLine, file: Path) -> None:
+    capitals = file.rename(file.with_name("STUDY.TOML"))
+    for ending in (".CSV", ".XLSX"):
+        sheet = file.parent / f"SHEET{ending}"
+        cli("ask", capitals, "--out", sheet)
+        assert cli("tell", capitals, sheet).out.startswith("told 0 values and 0 failures")
+    for ending, read in ((".CSV", pd.read_csv), (".XLSX", pd.read_excel), (".Parquet", None)):
+        rows = file.parent / f"ROWS{ending}"
+        cli("export", capitals, rows)
+        assert len((read or pd.read_parquet)(rows)) == 2
+
+
 def test_the_commands_take_a_study_in_a_database(
     cli: CommandLine, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

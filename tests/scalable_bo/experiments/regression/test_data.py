@@ -111,10 +111,10 @@ def frame(rows: int = 20) -> pandas.DataFrame:
     )
 
 
-@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize("ending", ["parquet", "csv", "PARQUET"])
 def test_a_table_is_read_with_its_target_last(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"homes.{ending}"
-    frame().to_parquet(path) if ending == "parquet" else frame().to_csv(path, index=False)
+    frame().to_parquet(path) if ending != "csv" else frame().to_csv(path, index=False)
     expected = frame()[["rooms", "area", "garden", "price"]].to_numpy(dtype=float)
     np.testing.assert_allclose(read_numbers(path, "price"), expected)
 
