@@ -1,6 +1,7 @@
 """What the README and the pages show runs as it is pasted, and the reference has every name."""
 
 import ast
+import codeop
 import importlib
 import importlib.util
 import json
@@ -70,6 +71,16 @@ def test_the_readme_is_short_and_has_an_example_for_each_use() -> None:
 @pytest.mark.parametrize("number", range(3))
 def test_an_example_runs(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(README, [snippets(README)[number]], tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
+def test_code_without_classes_can_be_pasted_into_python_s_own_prompt(page: Path) -> None:
+    for code in snippets(page):
+        lines: list[str] = []
+        for line in [*code.splitlines(), ""] if "class " not in code else ():
+            lines.append(line)  # a block ends with an empty line there, and with nothing else
+            if codeop.compile_command("\n".join(lines)) is not None:
+                lines = []
 
 
 @pytest.mark.parametrize(
