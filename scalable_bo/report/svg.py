@@ -41,7 +41,8 @@ def scrolling(content: str, label: str = "Table") -> str:
 
 def draw(picture: Picture) -> str:
     """Return a picture's key, its panels beside each other where there is room, and its note."""
-    keys = {mark.name: mark.colour for panel in picture.panels for mark in panel.marks if mark.name}
+    named = [mark for panel in picture.panels for mark in panel.marks if mark.name]
+    keys = {mark.name: "rule" if mark.kind == "rule" else mark.colour for mark in named}
     limit = MOST_MARKS // max(1, len(picture.panels))
     counts = {len(m.x): most for p in picture.panels for m in p.marks if (most := _most(m, limit))}
     notes = [picture.note] if picture.note else []

@@ -495,6 +495,19 @@ def test_a_report_can_be_written_at_any_stage(values: list[float], mean: Any) ->
     assert ("No finite value has been told yet." in content) == (not np.isfinite(values).any())
 
 
+def test_the_key_shows_a_limit_as_it_is_drawn() -> None:
+    limits = {"value": (None, 0.8)}
+    study = Study(Space(x=Float(0, 1)), maximize=True, outcome_constraints=limits)
+    study.add_data([[0.1], [0.5], [0.9]], [0.1, 0.5, 0.9])
+    content = draw(views.slices(study.snapshot()))
+    assert (
+        '<i class="rule"></i>limit</li>' in content and '<i class="blue"></i>mean</li>' in content
+    )
+    style = Path(page.__file__).with_name("style.css").read_text(encoding="utf-8")
+    for selector in (r"\.keys i\.rule", r"svg \.mark\.blue"):  # both in the colour of the text
+        assert re.search(selector + r" \{[^}]*var\(--ink\)", style)
+
+
 def test_a_page_shows_parameters_that_are_not_always_active() -> None:
     space = Space(
         kind=Categorical(["tree", "net", None]),
