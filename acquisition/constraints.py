@@ -23,6 +23,10 @@ class TooFewPoints(ValueError):
     """There are fewer points than were asked for."""
 
 
+class NoFeasiblePoint(TooFewPoints):
+    """No point was found that meets the constraints."""
+
+
 @dataclass(frozen=True, eq=False)
 class FeasibleSet:
     """The points of a box that satisfy the constraints.
@@ -175,7 +179,7 @@ class FeasibleSet:
         moving the last, or by rejection until ``fewest_tried`` points have shown no feasible one.
 
         Raises:
-            TooFewPoints: if none is found.
+            NoFeasiblePoint: if none is found.
         """
         kept = []
         count = 0
@@ -195,7 +199,7 @@ class FeasibleSet:
             points = drawn[self.contains(drawn)]
             tried = tried + len(drawn)
         if not len(points):
-            raise TooFewPoints(
+            raise NoFeasiblePoint(
                 "The constraints must leave a feasible point inside `bounds`, got none among"
                 f" {tried} candidates, nor by moving them. Widen `bounds`, or relax"
                 " `inequality_constraints`, `equality_constraints`,"

@@ -96,7 +96,7 @@ class LinearConstraint:
 
         Raises:
             TypeError, ValueError: if a name is unknown or not a number's, or an equality has a
-                parameter that cannot follow it.
+                parameter that cannot follow it, or no point of the ranges meets it.
         """
         for name in self.coefficients:
             if name not in params:
@@ -119,6 +119,16 @@ class LinearConstraint:
                     f"An equality must be on `Float`s without `log`, got `{name}`. Compute one"
                     " parameter from the others."
                 )
+        ends = [
+            (c * params[name].low, c * params[name].high) for name, c in self.coefficients.items()
+        ]
+        lowest, highest = sum(map(min, ends)), sum(map(max, ends))
+        slack = self.slack(params)
+        if lowest - slack > self._limits[1] or highest + slack < self._limits[0]:
+            raise ValueError(
+                f"A `LinearConstraint` must leave a point of the space, got {self}, where the sum"
+                f" is {lowest:g} to {highest:g}. Relax it, or widen the ranges of its parameters."
+            )
 
     def met(self, X: Tensor, params: Mapping[str, Parameter]) -> Tensor:
         """Return which points (n, d) meet the constraint, (n,)."""

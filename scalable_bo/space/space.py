@@ -336,6 +336,13 @@ class Space:
                 )
         return met
 
+    def without_a_point(self) -> ValueError:
+        """Return the error to raise where no point is found that meets the constraints."""
+        return ValueError(
+            "The constraints of the space must leave a point to evaluate, and none was found that"
+            f" meets {' and '.join(self._rules())}. Relax them, or widen the parameters' ranges."
+        )
+
     def enumerate(self) -> Tensor:
         """Return all feasible points of a finite space, (n, d), in the user's units."""
         axes = [param.values() for param in self.params.values()]
@@ -441,12 +448,14 @@ class Space:
         return options
 
     def __repr__(self) -> str:
-        parts = [
+        params = [f"{name}={value!r}" for name, value in (self.params | self.fixed).items()]
+        return f"Space({', '.join([*self._rules(), *params])})"
+
+    def _rules(self) -> list[str]:
+        return [
             str(c) if isinstance(c, LinearConstraint) else getattr(c, "__name__", repr(c))
             for c in self.constraints
         ]
-        parts += [f"{name}={value!r}" for name, value in (self.params | self.fixed).items()]
-        return f"Space({', '.join(parts)})"
 
     def _numbers_of(self, points: Sequence[Mapping[str, Any]], first_row: int) -> Tensor:
         """Return the numbers (n, d) of dicts, NaN for parameters that they leave out."""

@@ -213,6 +213,8 @@ class Proposer:
     def _left(self, q: int, known: Known) -> Tensor | None:
         """Return the points of a small finite space that are not taken, at least q of them."""
         points = self._design.points
+        if points is not None and not len(points):
+            raise self._space.without_a_point()
         left = None if points is None else remaining(points, known.taken)
         if left is not None and len(left) < q:
             raise NotEnoughLeftError(

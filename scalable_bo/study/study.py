@@ -20,6 +20,7 @@ import torch
 from gpytorch.kernels import Kernel
 
 from acquisition import Strategy
+from acquisition.constraints import NoFeasiblePoint
 from acquisition.strategies import make_strategy
 from acquisition.strategy import Sampler
 from scalable_bo.evaluation.evaluator import storable, whole_numbers
@@ -384,7 +385,8 @@ class Study:
                 with 100 000 rows an ask takes minutes.
         Raises:
             TypeError, ValueError: if ``q`` is not an int of at least 1, or exceeds the points that
-                are left, or the pool holds what is no point of the space.
+                are left, the constraints of the space leave none, or the pool holds what is no
+                point of it.
             MemoryError: if the solve for ``q`` paths cannot fit in free memory.
         """
         checks.positive_int("q", q)
@@ -405,7 +407,10 @@ class Study:
             num_queued = len(known.queued)
             if candidates is not None:
                 candidates.require(q - num_queued)
-            X, ask, report = self._proposer.propose(q - num_queued, known, callback, candidates)
+            try:
+                X, ask, report = self._proposer.propose(q - num_queued, known, callback, candidates)
+            except NoFeasiblePoint:
+                raise self.space.without_a_point() from None
             X = torch.cat([known.queued, X])
             try:
                 ids = self._record.add_ask(X, ask, report, num_queued, known.seen)

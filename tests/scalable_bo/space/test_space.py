@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import tomllib
 from enum import StrEnum
 from pathlib import Path
@@ -111,8 +112,17 @@ def test_any_space_comes_back_from_its_tables_and_from_json(
 ) -> None:
     fixed = data.draw(st.dictionaries(st.text(max_size=3), choices, max_size=3))
     numbers = [name for name, param in space.params.items() if not isinstance(param, Categorical)]
+
+    def met_by_the_lowest(
+        coefficients: dict[str, float], below: float | None, above: float
+    ) -> LinearConstraint:
+        total = sum(c * space.params[name].low for name, c in coefficients.items())
+        size = max(1.0, abs(total))
+        at_least = None if below is None else total + below * size
+        return LinearConstraint(coefficients, at_least, total + above * size)
+
     linear = st.builds(
-        LinearConstraint,
+        met_by_the_lowest,
         st.dictionaries(st.sampled_from(numbers or [""]), st.floats(0.1, 9.0), min_size=1),
         st.none() | st.floats(-9, 0),
         st.floats(0.5, 9),
@@ -254,6 +264,26 @@ def test_constraints_mean_what_they_say() -> None:
         space = Space(constraint, a=Float(0.0, 5.0), b=Float(0.0, 5.0), n=Int(1, 9), fixed="yes")
         X = space.from_dicts([{"a": 1.0, "b": 1.0, "n": 1} | params])
         assert space.feasible(X).tolist() == [met]
+
+
+@pytest.mark.parametrize(
+    ("limits", "shown"),
+    [
+        ({"at_most": -1.0}, "2 · x + -1 · n ≤ -1"),
+        ({"at_least": 2.5}, "2.5 ≤ 2 · x + -1 · n"),
+        ({"at_least": 3.0, "at_most": 3.0}, "2 · x + -1 · n = 3"),
+    ],
+)
+def test_a_linear_constraint_that_the_ranges_cannot_meet_is_refused(
+    limits: dict[str, float], shown: str
+) -> None:
+    params = {"x": Float(0.5, 1.0), "n": Float(0.0, 1.0)}
+    message = f"must leave a point of the space, got {shown}, where the sum is 0 to 2. Relax it"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Space(LinearConstraint({"x": 2, "n": -1}, **limits), **params)
+    if len(limits) == 1:  # at the very end of the range there is a point
+        end = dict.fromkeys(limits, 0.0 if "at_most" in limits else 2.0)
+        assert Space(LinearConstraint({"x": 2, "n": -1}, **end), **params).dim == 2
 
 
 def test_a_constraint_on_a_wide_range_holds_to_the_last_integer() -> None:

@@ -4,6 +4,7 @@ mixed and finite spaces.
 
 import math
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from gpytorch.kernels import MaternKernel
 from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 
 from acquisition import ParallelThompsonSampling, ThompsonStrategy
+from scalable_bo.space.parameters import Parameter
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
 from scalable_bo.study.study import Study
 from surrogates import CG
@@ -103,9 +105,22 @@ def test_an_equality_is_met_by_the_design_and_by_the_surrogate() -> None:
     )
 
 
-def test_a_space_without_a_feasible_point_is_reported() -> None:
-    with pytest.raises(ValueError, match="The constraints must leave a feasible point"):
-        make(space=Space(lambda p: False, a=Float(0.0, 1.0))).ask(1)
+@pytest.mark.parametrize("param", [Float(0.0, 1.0), Int(0, 9)], ids=["infinite", "finite"])
+def test_a_space_without_a_feasible_point_is_reported_in_its_own_words(param: Parameter) -> None:
+    def never(params: dict[str, object]) -> bool:
+        return False
+
+    message = (
+        "The constraints of the space must leave a point to evaluate, and none was found that"
+        " meets 1 · a ≤ 0.5 and never. Relax them, or widen the parameters' ranges."
+    )
+    space = Space(LinearConstraint({"a": 1}, at_most=0.5), never, a=param)
+    study = make(space=space, num_initial=2)
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        study.ask(1)
+    study.add_data([[0.0], [1.0], [0.0], [1.0]], [1.0, 2.0, 1.5, 2.5])
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):  # by the surrogate
+        study.ask(1)
 
 
 def test_a_finite_space_is_asked_point_by_point_and_then_exhausted() -> None:
