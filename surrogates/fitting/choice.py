@@ -43,7 +43,6 @@ JUDGE_FROM = 50  # data; of fewer, the priors tell signal from noise
 # The share of points whose errors resemble those of their nearest neighbours more than those of
 # other points. Among many points a lower share is certain, too, but not worth a warning.
 LEAST_NEARER = 0.6
-MOST_MISSED = 0.25  # of the means, five times as many as there should be
 NEEDED_ERRORS = 5.0  # standard errors by which a share must exceed that of a right model
 SAMPLES = 4  # of a thousand data, where all of them are too many to refine on
 # From hyperparameters that are nearly right
@@ -276,7 +275,7 @@ def _warn_of_structure(model: SingleTaskGP, evidence: Evidence) -> None:
             " neighbour than to that of a farther one, of noise half have, so that a function of"
             " short distances is taken for noise in some places at least"
         )
-    elif _exceeds(misfit.missed, MOST_MISSED, 0.05):
+    elif _exceeds(misfit.missed, 5 * 0.05, 0.05):  # five times what a right model misses
         found = (
             f"the means of {_share(misfit.missed)} groups of neighbouring data lie outside the 95 %"
             " bands that the model predicts from all others, so that its posterior is too sure"
