@@ -110,7 +110,7 @@ class PosteriorError(ResidualRows, Judge):
         of_paths = squares[:, drawn].mean(1)
         uneven = of_paths.max() / of_paths.mean() if bool(of_paths.mean() > 0) else 1.0
         shares = (e * r / noise)[:, torch.isin(drawn, self.looked_at)]
-        if not shares.numel():
+        if shares.numel() < 2:  # of one, the scatter is not known
             return (found * uneven).sqrt()
         scatter = shares.var() / shares.numel()
         unsolved = (shares.mean().square() - scatter).clamp_min(0.0) / deviation.mean()

@@ -226,3 +226,13 @@ def test_a_model_whose_solve_is_cut_short_says_what_its_mean_and_paths_may_be_of
     assert unsolved.solution.error is not None
     assert unsolved.solution.error.shape == (9,)
     assert "posterior standard deviations" in str(unsolved.solution)
+
+
+def test_one_row_and_one_path_have_an_error() -> None:
+    system = KernelSystem(kernel_operator(matern(1.5, 0.3), torch.zeros(1, 1).double()), 0.5)
+    targets = Targets(torch.ones(1, 2).double(), torch.tensor([[0.0, 0.3]]).double())
+    posterior = PosteriorError.for_targets(system, targets)
+    rhs = system.rhs(targets)
+    exact = rhs / 1.5
+    error, _ = posterior.look(torch.tensor([0, 1]), 0.5 * exact)
+    assert bool(error.isfinite().all()) and bool((error > 0.1).all())
