@@ -10,11 +10,10 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, NoReturn
 
 import torch
-from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import memory
@@ -166,11 +165,16 @@ class AllData(SolvedRule):
         return settled(paths, data.X, system.rows.agree), solution
 
     def covariance(self, data: DataSet, paths: SamplePaths) -> Covariance:
-        return Solved(data.kernel, data.X, partial(self._inverse, data))
+        basis = KernelBasis(data.kernel, data.X)
+        is_precise = paths.weights.dtype != data.X.dtype
+        return Solved(basis.doubled if is_precise else basis, partial(self._inverse, data, paths))
 
-    def _inverse(self, data: DataSet, num_columns: int) -> Apply:
+    def _inverse(self, data: DataSet, paths: SamplePaths) -> Apply:
+        system = self.system(data)
+        if paths.weights.dtype != system.dtype:
+            system = system.doubled() or system
         return self.solver_for(len(data.X)).inverse(
-            self.system(data), num_columns, seed=self.seed, what="The posterior's covariances"
+            system, 1 + paths.num_samples, seed=self.seed, what="The posterior's covariances"
         )
 
 
@@ -340,32 +344,27 @@ class Solved(Covariance):
     """c(·, Q) = k(·, Q) − k(·, X) W with W = H⁻¹ k(X, Q), of all data.
 
     Args:
-        kernel: k.
-        X: (n, d).
-        prepare: makes the map B → H⁻¹ B for B of so many columns; called at the first need.
+        basis: k(·, X), in the precision of the arithmetic.
+        prepare: makes the map B → H⁻¹ B; called at the first need.
     """
 
-    def __init__(self, kernel: Kernel, X: Tensor, prepare: Callable[[int], Apply]):
-        self.kernel = kernel
-        self.basis = KernelBasis(kernel, X)
-        self._prepare = prepare
-        self._inverse: Apply | None = None
+    def __init__(self, basis: KernelBasis, prepare: Callable[[], Apply]):
+        self.basis = basis
+        self._inverse = cache(prepare)
 
     @torch.no_grad()
     def solve(self, B: Tensor) -> Tensor:
         """Return H⁻¹ B for B (n, s); what depends on H alone is computed once, and kept."""
-        inverse = self._inverse
-        if inverse is None:
-            inverse = self._inverse = self._prepare(B.shape[1])
-        return inverse(B)
+        return self._inverse()(B)
 
     def _between(self, Q: Tensor) -> CovarianceWith:
+        Q = Q.to(self.basis.dtype)
         with torch.no_grad():
             cross = kernel_operator(
-                self.kernel, self.basis.Z, Q.reshape(-1, Q.shape[-1])
+                self.basis.kernel, self.basis.Z, Q.reshape(-1, Q.shape[-1])
             ).to_dense()
             W = self.solve(cross).reshape(len(cross), *Q.shape[:-1])
-        return lambda A: self._with(A, Q, W)
+        return lambda A: self._with(A.to(Q), Q, W).to(A)
 
     def _with(self, A: Tensor, Q: Tensor, W: Tensor) -> Tensor:
         front = A.shape[:-2]
@@ -381,7 +380,7 @@ class Solved(Covariance):
         W = W.reshape(len(W), own.numel(), k)
         # First, as it refuses what it does not have
         reduction = _Reduction.apply(points, Q, W, self.basis, self.solve)[0]
-        values = kernel_values(self.kernel, points, Q) - reduction
+        values = kernel_values(self.basis.kernel, points, Q) - reduction
         values = values.reshape(own.numel(), lead.numel(), A.shape[-2], k).transpose(0, 1)
         return values.reshape(*front, A.shape[-2], k)
 
@@ -450,9 +449,11 @@ class _ReductionGradient(_Once):
         if solve is None:
             return of_A, None
         T, k, d = Q.shape
-        adjoint = [KernelBasis(basis.kernel, A[t]).matmul(basis.Z, cotangent[t]) for t in range(T)]
+        lengths = torch.linalg.vector_norm(cotangent, dim=1, keepdim=True)
+        units = cotangent / torch.where(lengths > 0, lengths, 1.0)
+        adjoint = [KernelBasis(basis.kernel, A[t]).matmul(basis.Z, units[t]) for t in range(T)]
         _, slopes = basis.rowwise(Q.reshape(T * k, 1, d), solve(torch.cat(adjoint, 1)))
-        return of_A, slopes.reshape(T, k, d)
+        return of_A, slopes.reshape(T, k, d) * lengths.mT
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

@@ -139,7 +139,8 @@ class Auto(GoalSolver):
     def kept(
         self, system: LinearSystem, num_columns: int, generator: torch.Generator
     ) -> Solver | Apply:
-        return self.choose(system, num_columns).solver.kept(system, num_columns, generator)
+        choice = self.choose(system, num_columns, is_posterior=True)
+        return choice.solver.kept(system, num_columns, generator)
 
     def _candidates(
         self, system: KernelSystem, num_columns: int, probe: SpectrumModel, tolerance: float

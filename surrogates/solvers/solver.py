@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, Self, final
 
 import torch
 from torch import Tensor
@@ -373,10 +373,11 @@ class Solver(ABC):
         return False
 
     def inverse(self, system: LinearSystem, num_columns: int, *, seed: int, what: str) -> Apply:
-        """Return the map B → H⁻¹ B, for many B of about ``num_columns`` columns. Whatever depends
-        on H alone, such as a factor or a preconditioner, is computed once.
+        """Return the map B → H⁻¹ B, for many B as :meth:`for_covariances` takes them. Whatever
+        depends on H alone, such as a factor or a preconditioner, is computed once.
 
         Args:
+            num_columns: of the solve for the posterior, as for which a method is chosen.
             seed: seed of every solve.
             what: names what is computed from the solutions, in the plural, for a warning if one
                 misses the tolerance.
@@ -387,14 +388,26 @@ class Solver(ABC):
 
         def apply(B: Tensor) -> Tensor:
             generator = torch.Generator().manual_seed(seed)
-            solution = kept.solve(system, B, generator=generator)
+            solution = kept.for_covariances(system, B).solve(system, B, generator=generator)
             if kept is not self and not bool(solution.converged.all()):
                 generator = torch.Generator().manual_seed(seed)
-                solution = self.solve(system, B, initial=solution.value, generator=generator)
+                solution = self.for_covariances(system, B).solve(
+                    system, B, initial=solution.value, generator=generator
+                )
             solution.warn_if_unsolved(what)
             return solution.value
 
         return apply
+
+    def for_covariances(self, system: LinearSystem, B: Tensor) -> Self:
+        """Return the solver that makes covariances of a posterior accurate, for columns B = k(X, q)
+        or combinations of some by unit vectors: without a tolerance of its own, it gets one.
+
+        A residual r of H⁻¹ k(X, q) changes the covariance c(x, q) by k(x, X) H⁻¹ r = c(x, X) Σ⁻¹ r,
+        which is at most c(x, x)^½ ‖Σ^-½ r‖, wherever x is, as c(X, X) ≤ Σ. An observation at q
+        varies by σ at least, so ‖Σ^-½ r‖ may be ``error`` of the smallest σ.
+        """
+        return self
 
     def kept(
         self, system: LinearSystem, num_columns: int, generator: torch.Generator
@@ -412,7 +425,7 @@ class GoalSolver(Solver):
 
     Args:
         tolerance: relative residual at which a column stops; ``None`` for 1e-2, or for ``error``
-            where weights stand for a posterior.
+            where weights stand for a posterior, see also :meth:`for_covariances`.
         error: error of a posterior's mean and of its paths at which a column stops, in posterior
             standard deviations.
         max_epochs: budget, in n² kernel entries, preconditioner and checks included. A spent budget
@@ -438,6 +451,12 @@ class GoalSolver(Solver):
                 f"`checkpoint` must be a Checkpoint, got {type(self.checkpoint).__name__}. Use"
                 " `Checkpoint(folder)`."
             )
+
+    def for_covariances(self, system: LinearSystem, B: Tensor) -> Self:
+        if self.tolerance is not None:
+            return self
+        largest = system.rows.norm(B).max().clamp_min(system.smallest_noise)
+        return replace(self, tolerance=self.error * (system.smallest_noise / largest).item())
 
 
 def _into_range(request: Request) -> Tensor | None:

@@ -12,6 +12,8 @@ from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.models.utils.assorted import fantasize as fantasize_flag
 from botorch.sampling import SobolQMCNormalSampler
+from gpytorch.kernels import MaternKernel
+from gpytorch.means import ZeroMean
 from torch import Tensor
 
 from surrogates import (
@@ -22,6 +24,7 @@ from surrogates import (
     InducingPathwiseGP,
     Nystrom,
     PathwiseGP,
+    SketchAndProject,
     Solution,
     Solver,
     VariationalGP,
@@ -340,6 +343,54 @@ def test_fantasy_models_take_transformed_inputs_and_standardised_targets_with_th
         laid_out = inputs, standardised.squeeze(-1)
     expected = model.condition_on_observations(points, values).posterior(Z).mean
     torch.testing.assert_close(model.get_fantasy_model(*laid_out).posterior(Z).mean, expected)
+
+
+@pytest.mark.parametrize(
+    ("solver", "n", "noise", "dtype"),
+    [
+        (CG(), 800, 1e-5, torch.float64),
+        (CG(), 500, 1e-4, torch.float32),
+        (SketchAndProject.asap(), 500, 1e-4, torch.float64),
+        pytest.param(None, 4200, 1e-4, torch.float64, marks=pytest.mark.slow),
+        pytest.param(Auto(direct=False), 4200, 1e-2, torch.float64, marks=pytest.mark.slow),
+        pytest.param(Auto(), 4200, 1e-5, torch.float32, marks=pytest.mark.slow),
+    ],
+)
+def test_fantasies_are_as_accurate_as_the_paths(
+    solver: Solver | None, n: int, noise: float, dtype: torch.dtype
+) -> None:
+    inputs = problems.uniform(n, D, dtype=dtype)
+    y = torch.sin(5.0 * inputs.sum(1, keepdim=True))
+    y += noise**0.5 * problems.normal(n, 1, seed=2, dtype=dtype)
+    model = PathwiseGP(
+        inputs,
+        y,
+        covar_module=problems.with_lengthscale(MaternKernel(2.5), 0.2).to(dtype),
+        mean_module=ZeroMean(),
+        likelihood=gaussian_likelihood(noise).to(dtype),
+        outcome_transform=None,
+        solver=solver,
+    )
+    new = problems.uniform(3, K, D, seed=5, dtype=dtype)
+    Z = torch.cat([new[1] + 0.02, problems.uniform(8, D, seed=9, dtype=dtype)])
+    before = model.posterior(new)
+    values = (before.mean + 3.0 * before.variance.sqrt()).detach()
+
+    def exact(Q: Tensor) -> tuple[Tensor, Tensor]:
+        data = torch.cat([inputs.double(), Q]), torch.cat([y, values[1]]).squeeze(1)
+        return problems.exact_posterior(model.covar_module, *data, model.likelihood.noise, Z)
+
+    Q = new[1].double()
+    mean, C = exact(Q)
+    std = C.diagonal().sqrt()
+    found = model.condition_on_observations(new.requires_grad_(), values).posterior(Z).distribution
+    covariance = found.covariance_matrix[1]
+    (slopes,) = torch.autograd.grad(found.mean[1].sum(), new)
+    step = problems.normal(K, D, seed=6)
+    slope = (exact(Q + 1e-6 * step)[0] - exact(Q - 1e-6 * step)[0]).sum() / 2e-6
+    assert ((found.mean[1] - mean) / std).abs().max() < 0.3
+    assert ((covariance - C) / torch.outer(std, std)).abs().max() < 0.4
+    assert (slopes[1] * step).sum().item() == pytest.approx(slope.item(), rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from surrogates import Cholesky, InducingSystem, KernelSystem, Targets, kernel_operator
+from surrogates import (
+    Cholesky,
+    InducingSystem,
+    KernelSystem,
+    Targets,
+    UnsolvedWarning,
+    kernel_operator,
+)
 from surrogates.solvers.cholesky import factorise
 from tests import problems
 
@@ -29,6 +36,9 @@ def test_jitter_is_added_only_after_a_failure_and_reported(monkeypatch: pytest.M
     solution = Cholesky().solve(system, rhs)
     assert "jitter" in solution.note
     assert solution.value.isfinite().all()
+    inverse = Cholesky().inverse(system, 1, seed=0, what="Values")
+    with pytest.warns(UnsolvedWarning, match="Values are those of an unsolved linear system"):
+        inverse(problems.normal(160, 1, dtype=torch.float32))
 
 
 def test_an_indefinite_matrix_is_refused() -> None:
