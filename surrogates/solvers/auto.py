@@ -22,7 +22,7 @@ from surrogates.solvers.cholesky import JITTER, Cholesky
 from surrogates.solvers.forecast import SpectrumModel
 from surrogates.solvers.run import TOLERANCE, IterativeSolver
 from surrogates.solvers.sketch_and_project import SketchAndProject, default_block_size
-from surrogates.solvers.solver import TOO_LARGE, GoalSolver, Request, Solution, Solver
+from surrogates.solvers.solver import TOO_LARGE, GoalSolver, Request, Solution, Solver, random_rows
 from surrogates.systems.preconditioners import Nystrom
 from surrogates.systems.system import Apply, KernelSystem, LinearSystem, require_blocks
 
@@ -139,8 +139,14 @@ class Auto(GoalSolver):
     def kept(
         self, system: LinearSystem, num_columns: int, generator: torch.Generator
     ) -> Solver | Apply:
-        choice = self.choose(system, num_columns, is_posterior=True)
-        return choice.solver.kept(system, num_columns, generator)
+        solver = self.choose(system, num_columns, is_posterior=True).solver
+        if isinstance(solver, GoalSolver):  # a stricter tolerance may make another one cheaper
+            columns = require_blocks(system).kernel_rows(random_rows(system)).T
+            aimed = self.for_covariances(system, columns)
+            solver = aimed.choose(system, num_columns).solver
+        if isinstance(solver, GoalSolver):
+            solver = replace(solver, tolerance=self.tolerance)
+        return solver.kept(system, num_columns, generator)
 
     def _candidates(
         self, system: KernelSystem, num_columns: int, probe: SpectrumModel, tolerance: float
