@@ -33,10 +33,20 @@ def custom_fit(
     Raises:
         ModelFittingError: if BoTorch fails; the model is then as it was.
         TypeError: if ``mll`` is not the exact marginal log likelihood of many points.
-        ValueError: if a closure is given for many points.
+        ValueError: if a closure is given for many points, or a constraint has bounds of its own for
+            every output, which BoTorch's optimisers cannot take.
     """
     n = model.train_targets.shape[-1]
     if n <= DIRECT_SOLVE_UP_TO:
+        num_batch = model.train_targets.ndim - 1
+        for name, parameter, constraint in mll.model.named_parameters_and_constraints():
+            for bound in () if constraint is None else constraint:
+                if bound.shape[: max(0, num_batch + bound.ndim - parameter.ndim)].numel() > 1:
+                    raise ValueError(
+                        f"`{name}` must have the same bounds for all outputs and data sets to be"
+                        f" fitted, got bounds of shape {tuple(bound.shape)}. Fit a model for each,"
+                        " and take them together as a ModelListGP."
+                    )
         # What `fit_gpytorch_mll` goes on with where a model has no `custom_fit`
         with restoring(mll):
             fitted: MLL = botorch.fit._fit_fallback(mll=mll, closure=closure, **settings)

@@ -7,6 +7,7 @@ Notation: B the shape of the batch, outputs last, as ``SingleTaskGP`` lays them 
 """
 
 import itertools
+from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -224,19 +225,17 @@ def kernel_of_batch(kernel: Kernel, index: tuple[int, ...]) -> Kernel:
     """Return a frozen copy of ``kernel`` for the element ``index``; parts without batch shape are
     shared by all.
 
-    GPyTorch's own indexing of kernels does not broadcast batch shapes, and takes buffers such as
-    ``active_dims`` for batches.
+    GPyTorch's own indexing of kernels does not broadcast batch shapes, takes buffers such as
+    ``active_dims`` for batches, and leaves out the bounds of constraints.
     """
     kernel = frozen_kernel(kernel)
     for part in kernel.modules():
-        shape = kernel_batch_shape(part) if isinstance(part, Kernel) else torch.Size()
-        if shape:
-            own = tuple(
-                i if size > 1 else 0 for i, size in zip(index[-len(shape) :], shape, strict=True)
-            )
-            for parameter in part.parameters(recurse=False):
-                parameter.data = parameter.data[own]
-            part.batch_shape = torch.Size()
+        if isinstance(part, Kernel):
+            for _, tensor, num_batch in _own_tensors(part, kernel_batch_shape(part)):
+                shape = tensor.shape[:num_batch]
+                own = zip(index[len(index) - num_batch :], shape, strict=True)
+                tensor.data = tensor.data[tuple(i if size > 1 else 0 for i, size in own)]
+            part._batch_shape = torch.Size()
     return kernel
 
 
@@ -252,8 +251,8 @@ def check_kernel(
 
     Raises:
         TypeError: for what is no kernel, or has no single value for two points.
-        ValueError: naming both shapes, a part without features, one of a single input that looks
-            at several, or a task that is no whole number.
+        ValueError: naming both shapes, those of bounds among them, a part without features, one of
+            a single input that looks at several, or a task that is no whole number.
     """
     if not isinstance(kernel, Kernel):
         raise TypeError(
@@ -274,6 +273,14 @@ def check_kernel(
             "`covar_module` must have no batch shape or that of the data and outputs,"
             f" {tuple(expected)}, got {tuple(own)}."
         )
+    for name, parameter, constraint in kernel.named_parameters_and_constraints():
+        for bound in () if constraint is None else constraint:
+            if not checks.broadcasts(bound.shape, parameter.shape):
+                raise ValueError(
+                    f"`covar_module` must have bounds that broadcast to the shape of `{name}`,"
+                    f" {tuple(parameter.shape)}, got {tuple(bound.shape)}. Give the kernel their"
+                    " batch shape, or the constraint fewer bounds."
+                )
     X = train_X if input_transform is None else deepcopy(input_transform)(train_X)
     is_exact = solver is None or isinstance(solver, Cholesky)
     with suppress(NoFeaturesError) if is_exact else nullcontext():
@@ -322,7 +329,7 @@ def place_inducing_points(
     if isinstance(inducing_points, Tensor):
         checks.valid_inducing_points(inducing_points, "train_X", train_X)
     else:
-        checks.positive_int("inducing_points", inducing_points)
+        inducing_points = checks.positive_int("inducing_points", inducing_points)
     checks.one_of("inducing_method", method, INDUCING_METHODS)
     model.eval()  # the training inputs are then the transformed ones
     if isinstance(inducing_points, Tensor):
@@ -352,11 +359,11 @@ def subset_outputs(model: SingleTaskGP, outputs: list[int]) -> BatchedMultiOutpu
     X = model.train_inputs[0].reshape(-1, model.train_inputs[0].shape[-1])[:1]
     shapes = {name: _own_batch_shape(part, X) for name, part in model.named_modules()}
     ours = {name for name, shape in shapes.items() if shape and shape[-1] == m}
-    parameters = [(name.rpartition("."), value) for name, value in model.named_parameters()]
     model._subset_batch_dict = {
-        f"{part}.{name}": len(shapes[part]) - 1 - p.ndim
-        for (part, _, name), p in parameters
-        if part in ours
+        f"{name}.{own}": num_batch - 1 - tensor.ndim
+        for name, part in model.named_modules()
+        for own, tensor, num_batch in _own_tensors(part, shapes[name])
+        if num_batch and tensor.shape[num_batch - 1] == m
     }
     # In training mode, where the inputs are those given
     subset = SingleTaskGP.subset_output(model.train(), outputs)
@@ -374,6 +381,21 @@ def kernel_batch_shape(kernel: Kernel) -> torch.Size:
     """Return the batch shape of ``kernel``'s own parameters, without those of the kernels in it."""
     # A ScaleKernel takes over the batch shape of what it scales, without noting it.
     return kernel.raw_outputscale.shape if isinstance(kernel, ScaleKernel) else kernel._batch_shape
+
+
+def _own_tensors(part: nn.Module, shape: torch.Size) -> Iterator[tuple[str, Tensor, int]]:
+    """Yield the parameters of ``part``, which has this batch shape, the bounds of each, and the
+    other buffers that begin with that shape, by name, with how many of their dimensions are batch.
+    """
+    for name, parameter in part.named_parameters(recurse=False):
+        num_own = parameter.ndim - len(shape)
+        constraint = getattr(part, "_constraints", {}).get(f"{name}_constraint", nn.Module())
+        for bound, value in constraint.named_buffers():
+            yield f"{name}_constraint.{bound}", value, max(0, value.ndim - num_own)
+        yield name, parameter, len(shape)
+    for name, value in part.named_buffers(recurse=False):
+        if name != "active_dims" and value.shape[: len(shape)] == shape:
+            yield name, value, len(shape)
 
 
 def _own_batch_shape(part: nn.Module, X: Tensor) -> torch.Size:

@@ -2,11 +2,15 @@
 without factorising all for many.
 """
 
+import math
+
 import pytest
 import torch
 from botorch.exceptions.errors import ModelFittingError
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import ModelListGP, SingleTaskGP
+from gpytorch.constraints import GreaterThan
+from gpytorch.kernels import RBFKernel
 from gpytorch.mlls import (
     ExactMarginalLogLikelihood,
     LeaveOneOutPseudoLikelihood,
@@ -14,7 +18,7 @@ from gpytorch.mlls import (
 )
 from linear_operator.utils.errors import NotPSDError
 
-from surrogates import PathwiseGP
+from surrogates import PathwiseGP, fit
 from tests import problems
 
 N = 4097
@@ -45,6 +49,30 @@ def test_few_points_are_fitted_as_botorch_fits_them() -> None:
         )
     for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(own, other)
+
+
+def test_bounds_of_an_output_s_own_are_not_fitted() -> None:
+    bounds = GreaterThan(torch.tensor([0.05, 1.5], dtype=torch.float64).reshape(2, 1, 1))
+    kernel = RBFKernel(batch_shape=torch.Size([2]), lengthscale_constraint=bounds)
+    model = PathwiseGP(X[:20], torch.cat([Y[:20], -Y[:20]], dim=1), covar_module=kernel)
+    for fitted in (fit_gpytorch_mll, lambda mll: fit(mll.model)):
+        with pytest.raises(
+            ValueError,
+            match=(
+                r"`covar_module.raw_lengthscale` must have the same bounds for all outputs .*, got"
+                r" bounds of shape \(2, 1, 1\)"
+            ),
+        ):
+            fitted(likelihood(model))
+
+
+@pytest.mark.parametrize("shape", [(), (1, 1), (1, 2), (2,)])
+def test_bounds_of_all_outputs_are_fitted(shape: tuple[int, ...]) -> None:
+    bounds = GreaterThan(torch.full(shape, 0.05, dtype=torch.float64))
+    kernel = RBFKernel(ard_num_dims=2, batch_shape=torch.Size([2]), lengthscale_constraint=bounds)
+    model = PathwiseGP(X[:20], torch.cat([Y[:20], -Y[:20]], dim=1), covar_module=kernel)
+    fit_gpytorch_mll(likelihood(model), optimizer_kwargs={"options": {"maxiter": 2}})
+    assert (model.covar_module.lengthscale != 0.05 + math.log(2.0)).all()
 
 
 def test_a_failure_of_botorch_leaves_the_model_as_it_was() -> None:

@@ -4,6 +4,7 @@ copies. Exact answers are SingleTaskGP's.
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from inspect import getfullargspec, signature
 from typing import Any
 
@@ -26,7 +27,15 @@ from botorch.sampling.get_sampler import get_sampler
 from botorch.utils.multi_objective.box_decompositions.non_dominated import (
     FastNondominatedPartitioning,
 )
-from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.constraints import GreaterThan, Interval, LessThan
+from gpytorch.kernels import (
+    AdditiveKernel,
+    Kernel,
+    PeriodicKernel,
+    RBFKernel,
+    RFFKernel,
+    ScaleKernel,
+)
 from gpytorch.means import LinearMean, Mean
 from torch import Tensor
 
@@ -407,6 +416,87 @@ def test_outputs_are_chosen_of_any_modules(kind: int, batch: tuple[int, ...]) ->
         torch.testing.assert_close(
             law(again, points(*batch, 4))[0], whole[..., indices], rtol=1e-6, atol=1e-6
         )
+
+
+def of_each(*values: float) -> Tensor:
+    """Return bounds (m, 1, 1), one for every output."""
+    return torch.tensor(values).double().reshape(-1, 1, 1)
+
+
+def with_one_constraint_of_two_parts(shape: torch.Size) -> Kernel:
+    constraint = GreaterThan(of_each(0.05, 1.5))
+    return AdditiveKernel(
+        RBFKernel(batch_shape=shape, lengthscale_constraint=constraint),
+        RBFKernel(batch_shape=shape, lengthscale_constraint=constraint, active_dims=[0]),
+    )
+
+
+OF_A_BATCH: dict[str, Callable[[torch.Size], Kernel]] = {
+    "lower bounds": lambda shape: RBFKernel(
+        batch_shape=shape, lengthscale_constraint=GreaterThan(of_each(0.05, 1.5))
+    ),
+    "upper bounds": lambda shape: RBFKernel(
+        batch_shape=shape, lengthscale_constraint=LessThan(of_each(2.0, 4.0))
+    ),
+    "intervals of all inputs": lambda shape: RBFKernel(
+        batch_shape=shape,
+        ard_num_dims=D,
+        lengthscale_constraint=Interval(of_each(0.05, 1.5), of_each(0.4, 3.0)),
+    ),
+    "bounds of inputs": lambda shape: RBFKernel(
+        batch_shape=shape,
+        ard_num_dims=D,
+        lengthscale_constraint=GreaterThan(torch.tensor([0.05, 1.5]).double()),
+    ),
+    "outputscales": lambda shape: ScaleKernel(
+        RBFKernel(),
+        batch_shape=shape,
+        outputscale_constraint=GreaterThan(torch.tensor([0.05, 20.0]).double()),
+    ),
+    "periods": lambda shape: PeriodicKernel(
+        batch_shape=shape, period_length_constraint=GreaterThan(of_each(0.05, 3.0))
+    ),
+    "a shared constraint": with_one_constraint_of_two_parts,
+    "fixed frequencies": lambda shape: RFFKernel(20, num_dims=D, batch_shape=shape),
+    "frequencies of inputs": lambda shape: RFFKernel(
+        20, num_dims=D, batch_shape=shape, active_dims=[1, 0]
+    ),
+}
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("name", OF_A_BATCH)
+def test_every_output_has_the_bounds_and_buffers_of_its_own(
+    name: str, batch: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    kernel = OF_A_BATCH[name](torch.Size((*batch, 2))).double()
+    exact = SingleTaskGP(*data(batch, 2), covar_module=deepcopy(kernel)).eval()
+    exact.likelihood.noise = 0.1
+    X = points(*batch, 4)
+    with torch.no_grad():
+        mean, variance = exact.posterior(X).mean, exact.posterior(X).variance
+    for mode in ("exact", "paths"):
+        model = MODES[mode](*data(batch, 2), covar_module=deepcopy(kernel), num_features=256)
+        model.likelihood.noise = 0.1
+        close = partial(torch.testing.assert_close, rtol=1e-6, atol=1e-6)
+        close(law(model, X)[0], mean)
+        errors = (model.paths(512)(X) - mean).square().mean(0)
+        torch.testing.assert_close(errors, variance, rtol=6.0 * (2.0 / 512) ** 0.5, atol=1e-6)
+        for output in range(2):
+            close(law(model.subset_output([output]), X)[0], mean[..., [output]])
+
+
+def test_bounds_that_do_not_fit_their_parameter_are_named() -> None:
+    bounds = GreaterThan(of_each(0.05, 1.5))
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"`covar_module` must have bounds that broadcast to the shape of `raw_lengthscale`,"
+            r" \(1, 1\), got \(2, 1, 1\)"
+        ),
+    ):
+        PathwiseGP(*data((), 2), covar_module=RBFKernel(lengthscale_constraint=bounds))
 
 
 def test_outputs_are_not_chosen_of_a_mean_that_does_not_say_what_is_whose() -> None:
