@@ -55,8 +55,8 @@ def propose(
         Descent", App. A.3. Eriksson et al. (2019), "Scalable Global Optimization via Local Bayesian
         Optimization", Section 2, for the centre.
     """
-    checks.positive_int("num_candidates", num_candidates)
-    checks.fraction("uniform_fraction", uniform_fraction)
+    num_candidates = checks.positive_int("num_candidates", num_candidates)
+    uniform_fraction = checks.fraction("uniform_fraction", uniform_fraction)
     search = Search(
         X,
         y,
@@ -146,7 +146,7 @@ def model_list(model: Any) -> tuple[PathwiseGP, ...]:
 
     Raises:
         TypeError, ValueError: if there are none, others than ``PathwiseGP``, models of different
-            inputs, or batches of data sets.
+            inputs, batches of data sets, or points that an input transform makes several of.
     """
     if isinstance(model, ModelListGP):
         model = list(model.models)
@@ -163,6 +163,11 @@ def model_list(model: Any) -> tuple[PathwiseGP, ...]:
             raise ValueError(
                 f"`model` must hold one data set, got a batch of shape {tuple(part.batch_shape)}."
                 " Take a model for each."
+            )
+        if getattr(getattr(part, "input_transform", None), "is_one_to_many", False):
+            raise ValueError(
+                "`model` must have an input transform that makes one point of each, got"
+                f" {type(part.input_transform).__name__}. Leave it out to choose points."
             )
     inputs = [part.train_inputs[0] for part in models]
     if any(

@@ -1,14 +1,25 @@
 """Candidates gather around good data and stay inside the box."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
+from botorch.models.transforms.input import AppendFeatures, InputPerturbation, InputTransform
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from acquisition import propose, sampling_weights
+from acquisition import (
+    LogEIStrategy,
+    ParallelThompsonSampling,
+    PathwiseMaxPosteriorSampling,
+    PathwiseThompsonSampling,
+    Request,
+    propose,
+    sampling_weights,
+)
+from surrogates import PathwiseGP
 from tests.refusals import assert_refused
 
 UNIT_SQUARE = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
@@ -119,6 +130,34 @@ def test_each_dimension_has_its_own_standard_deviation() -> None:
         torch.zeros(1, 3, dtype=torch.float64), torch.ones(1), 10_000, std.tolist(), bounds
     )
     torch.testing.assert_close(candidates.std(0), std, rtol=4 / math.sqrt(2 * 10_000), atol=0.0)
+
+
+@pytest.mark.filterwarnings("ignore:Data .* is not")
+@pytest.mark.parametrize("kind", [InputPerturbation, AppendFeatures])
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda model: ParallelThompsonSampling(model, UNIT_SQUARE),
+        PathwiseMaxPosteriorSampling,
+        PathwiseThompsonSampling,
+        lambda model: LogEIStrategy().generate(
+            Request(model, 1, UNIT_SQUARE, torch.Generator().manual_seed(0))
+        ),
+    ],
+)
+def test_a_model_that_makes_several_points_of_one_is_refused(
+    kind: type[InputTransform], choose: Callable[[PathwiseGP], object]
+) -> None:
+    X = torch.rand(10, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model = PathwiseGP(X, X.sum(1, keepdim=True), input_transform=kind(0.01 * X[:2]))
+    with pytest.raises(
+        ValueError,
+        match=(
+            "`model` must have an input transform that makes one point of each, got"
+            f" {kind.__name__}. Leave it out"
+        ),
+    ):
+        choose(model)
 
 
 def test_bad_settings_are_named() -> None:
