@@ -234,6 +234,11 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 f"`noise_variance` must be a number or of the shape of `y`, {shape}, got"
                 f" {given.shape}."
             )
+        if (variances < 0).any():
+            raise ValueError(
+                f"`noise_variance` must be at least 0, got {variances.min():g}. Use 0 for exact"
+                " targets, or None to learn it."
+            )
         known = variances.reshape(-1, train_Y.shape[-1] if given.ndim else 1)
         return checks.of_array(known / self.target_scale_**2).to(train_Y).expand_as(train_Y)
 

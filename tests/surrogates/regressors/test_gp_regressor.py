@@ -129,6 +129,13 @@ def test_noise_may_be_known_for_every_target() -> None:
         fixed(noise_variance=np.ones(3)).fit(X, y)
 
 
+@pytest.mark.parametrize("noise", [-1.0, np.where(np.arange(40) == 7, -1.0, 0.5)])
+def test_noise_below_zero_is_named_as_it_was_given(noise: Any) -> None:
+    X, y = data(40)
+    with pytest.raises(ValueError, match="`noise_variance` must be at least 0, got -1. Use 0"):
+        fixed(noise_variance=noise).fit(X, 1e3 * y)
+
+
 def test_it_takes_tables_and_precisions() -> None:
     X, y = data()
     table = pd.DataFrame(X, columns=["length", "width"])
