@@ -7,6 +7,7 @@ inequalities; bounds (2, d).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Self
 
 import torch
@@ -329,7 +330,7 @@ def _fixed(features: Mapping[int, float] | None, bounds: Tensor) -> Iterator[tup
         if checks.integer("fixed_features", index, 0) >= d:
             raise ValueError(f"`fixed_features` must have keys from 0 to {d - 1}, got {index}.")
         lower, upper = bounds[:, index].tolist()
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError(
                 f"`fixed_features[{index}]` must be a number, got {type(value).__name__} {value!r}."
             )
@@ -338,4 +339,4 @@ def _fixed(features: Mapping[int, float] | None, bounds: Tensor) -> Iterator[tup
                 f"`fixed_features[{index}]` must lie in `bounds`, [{lower:g}, {upper:g}], got"
                 f" {value}. Widen the bounds."
             )
-        yield index, float(value)
+        yield int(index), float(value)

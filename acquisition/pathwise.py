@@ -146,7 +146,7 @@ class PathwiseMaxPosteriorSampling(MaxPosteriorSampling):
             ValueError: if ``observation_noise`` is set, or there are fewer candidates than samples
                 without replacement.
         """
-        checks.positive_int("num_samples", num_samples)
+        num_samples = checks.positive_int("num_samples", num_samples)
         if observation_noise:
             raise ValueError(
                 "`observation_noise` must be False, got True: paths are functions without noise."

@@ -104,7 +104,7 @@ class TrustRegionStrategy(ForFewValues):
     least_tolerance: int = 3
 
     def __post_init__(self) -> None:
-        checks.positive_int("least_tolerance", self.least_tolerance)
+        checks.fields(self, ["least_tolerance"], checks.positive_int)
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
@@ -188,8 +188,7 @@ class AutoStrategy(ForFewValues):
     num_improving: int = 4
 
     def __post_init__(self) -> None:
-        for name in ("few_points", "some_points", "num_improving"):
-            checks.positive_int(name, getattr(self, name))
+        checks.fields(self, ["few_points", "some_points", "num_improving"], checks.positive_int)
         if self.num_improving > self.few_points:
             raise ValueError(
                 f"`num_improving` must be at most `few_points`, got {self.num_improving} and"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import islice
+from numbers import Real
 from typing import Any
 
 import torch
@@ -181,19 +182,18 @@ class ParallelThompsonSampling:
             rounding=self.rounding,
             accepts=self.accepts,
         )
-        checks.positive_int("num_candidates", self.num_candidates)
-        checks.positive_int("num_rounds", self.num_rounds)
-        if checks.positive_int("num_starts", self.num_starts) > self.num_rounds:
+        counts = ["num_candidates", "num_rounds", "num_starts"]
+        checks.fields(self, counts, checks.positive_int)
+        if self.num_starts > self.num_rounds:
             raise ValueError(
                 f"`num_starts` must be at most `num_rounds` = {self.num_rounds}, got"
                 f" {self.num_starts}. Each round gives one start."
             )
-        checks.fraction("uniform_fraction", self.uniform_fraction)
+        checks.fields(self, ["uniform_fraction"], checks.fraction)
         self._expand_proposal_std()
-        checks.integer("num_steps", self.num_steps, 0)
-        checks.optional(checks.positive_float, "learning_rate", self.learning_rate)
+        checks.fields(self, ["num_steps", "seed"], checks.integer, 0)
+        checks.fields(self, ["learning_rate"], checks.positive_float)
         self._check_trust_region()
-        checks.optional(checks.integer, "seed", self.seed, 0)
 
     def __repr__(self) -> str:
         sizes = [model.train_targets.shape[-1] for model in self.models]
@@ -230,7 +230,7 @@ class ParallelThompsonSampling:
             require_same(self._shared_arguments(q, paths, X_pending, choices))
         if choices is not None and not isinstance(choices, Tensor):
             return self.choose(q, choices, paths=paths, X_pending=X_pending).points
-        checks.positive_int("q", q)
+        q = checks.positive_int("q", q)
         rows = Rows(q)
         if self.shared:
             own = shares("q", q)
@@ -290,7 +290,7 @@ class ParallelThompsonSampling:
             ValueError: if a part has another shape, a point is not finite, there are fewer than q
                 points to choose from, or the paths are ``shared``.
         """
-        checks.positive_int("q", q)
+        q = checks.positive_int("q", q)
         if self.shared:
             raise ValueError(
                 "`shared` must be False for a pool, got True. Choose from it in one process."
@@ -538,7 +538,7 @@ class ParallelThompsonSampling:
         given = self.proposal_std
         if given is None:
             return
-        if not isinstance(given, int | float | Tensor):
+        if not isinstance(given, Real | Tensor):
             raise TypeError(
                 f"`proposal_std` must be a number or a tensor, got {type(given).__name__}"
                 f" {given!r}."

@@ -58,19 +58,14 @@ class TrustRegion:
     num_failures: int = 0
 
     def __post_init__(self) -> None:
-        checks.positive_int("dim", self.dim)
-        checks.positive_int("batch_size", self.batch_size)
-        checks.positive_int("success_tolerance", self.success_tolerance)
+        counts = ["dim", "batch_size", "success_tolerance", "failure_tolerance"]
+        checks.fields(self, counts, checks.positive_int)
         if self.failure_tolerance is None:
             object.__setattr__(
                 self, "failure_tolerance", math.ceil(max(4, self.dim) / self.batch_size)
             )
-        checks.positive_int("failure_tolerance", self.failure_tolerance)
-        checks.positive_float("length", self.length)
-        checks.positive_float("min_length", self.min_length)
-        checks.positive_float("max_length", self.max_length)
-        checks.integer("num_successes", self.num_successes, 0)
-        checks.integer("num_failures", self.num_failures, 0)
+        checks.fields(self, ["length", "min_length", "max_length"], checks.positive_float)
+        checks.fields(self, ["num_successes", "num_failures"], checks.integer, 0)
         if self.length > self.max_length:
             raise ValueError(
                 f"`length` must be at most `max_length` = {self.max_length:g}, got {self.length:g}."

@@ -51,7 +51,7 @@ def table_like(name: str, rows: int | None = None, seed: int = 0) -> pandas.Data
     as the set has.
     """
     checks.one_of("name", name, SETS)
-    checks.optional(checks.integer, "rows", rows, 2)
+    rows = checks.optional(checks.integer, "rows", rows, 2)
     published = SETS[name]
     generator = torch.Generator().manual_seed(seed)
     shape = (published.rows if rows is None else rows, published.dim)

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from numbers import Integral, Real
 from pathlib import Path
 from reprlib import repr as brief  # which a value's own errors do not reach
 from typing import Any, TypeVar
@@ -29,9 +30,10 @@ class DataError(InputDataError, ValueError):
 
 
 def integer(name: str, value: Any, minimum: int, remedy: str = "") -> int:
-    """Return ``value`` if it is an int of at least ``minimum``."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    """Return ``value``, NumPy's or Python's, as an int if it is one of at least ``minimum``."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"`{name}` must be an int, got {type(value).__name__} {brief(value)}.")
+    value = int(value)
     if value < minimum or value.bit_length() > 63:
         limit = f"least {minimum}" if value < minimum else "most 2⁶³ - 1"
         raise ValueError(f"`{name}` must be at {limit}, got {brief(value)}. {remedy}".rstrip())
@@ -41,6 +43,17 @@ def integer(name: str, value: Any, minimum: int, remedy: str = "") -> int:
 def optional(check: Callable[..., Checked], name: str, value: Any, *limits: Any) -> Checked | None:
     """Return ``value`` if it is ``None`` or passes ``check`` with these limits."""
     return None if value is None else check(name, value, *limits)
+
+
+def fields(record: Any, names: Iterable[str], check: Callable[..., Any], *limits: Any) -> None:
+    """Require that these fields of ``record``, but for a default of ``None``, pass ``check``, and
+    give it Python's numbers in place of NumPy's.
+    """
+    for name in names:
+        value = getattr(record, name)
+        if value is not None or getattr(type(record), name, ...) is not None:
+            plain = check(name, value, *limits)
+            object.__setattr__(record, name, plain if isinstance(value, np.number) else value)
 
 
 def positive_int(name: str, value: Any, remedy: str = "") -> int:
@@ -59,8 +72,8 @@ def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def fraction(name: str, value: Any) -> float:
-    """Return ``value`` if it is a number in [0, 1]."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """Return ``value``, NumPy's or Python's, as a float if it is a number in [0, 1]."""
+    if isinstance(value, bool) or not issubclass(type(value), Real):
         raise TypeError(f"`{name}` must be a number, got {type(value).__name__} {brief(value)}.")
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"`{name}` must be in [0, 1], got {value}.")
@@ -68,8 +81,8 @@ def fraction(name: str, value: Any) -> float:
 
 
 def positive_float(name: str, value: Any, remedy: str = "") -> float:
-    """Return ``value`` if it is a finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """Return ``value``, NumPy's or Python's, as a float if it is a finite number above 0."""
+    if isinstance(value, bool) or not issubclass(type(value), Real):
         raise TypeError(f"`{name}` must be a number, got {type(value).__name__} {brief(value)}.")
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"`{name}` must be finite and above 0, got {value}. {remedy}".rstrip())

@@ -68,11 +68,10 @@ class BatchSizeCell(FitCell):
     def __post_init__(self) -> None:
         checks.one_of("method", self.method, BATCH_METHODS)
         checks.one_of("kernel", self.kernel, KERNELS)
-        checks.integer("batch_size", self.batch_size, 2)
-        checks.integer("seed", self.seed, 0)
-        checks.integer("n", self.n, 10)
-        checks.positive_int("max_epochs", self.max_epochs)
-        checks.integer("width", self.width, 2)
+        checks.fields(self, ["batch_size", "width"], checks.integer, 2)
+        checks.fields(self, ["seed"], checks.integer, 0)
+        checks.fields(self, ["n"], checks.integer, 10)
+        checks.fields(self, ["max_epochs"], checks.positive_int)
 
     def measure(self, on_status: Status) -> dict[str, Any]:
         data = load(self, test_fraction=0.1)

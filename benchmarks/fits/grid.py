@@ -82,7 +82,7 @@ class GridCell(FitCell):
         checks.one_of("data", self.data, FUNCTIONS)
         checks.one_of("kernel", self.kernel, KERNELS)
         checks.one_of("method", self.method, GRID_METHODS)
-        checks.integer("n", self.n, 10)
+        checks.fields(self, ["n"], checks.integer, 10)
 
     def measure(self, on_status: Status) -> Record:
         """Return what the hyperparameters are worth: the noise relative to the truth, the error to

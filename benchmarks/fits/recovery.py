@@ -64,8 +64,7 @@ class RecoveryCell(FitCell):
 
     def __post_init__(self) -> None:
         checks.one_of("method", self.method, RECOVERY_METHODS)
-        for name in ("n", "batch_size", "max_epochs", "num_steps"):
-            checks.positive_int(name, getattr(self, name))
+        checks.fields(self, ["n", "batch_size", "max_epochs", "num_steps"], checks.positive_int)
         if not self.seeds:
             raise ValueError("`seeds` must hold at least one seed, got none.")
 

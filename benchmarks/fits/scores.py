@@ -84,10 +84,10 @@ class ScoreCell(FitCell):
 
     def __post_init__(self) -> None:
         checks.one_of("method", self.method, SCORE_METHODS)
-        checks.integer("seed", self.seed, 0)
-        checks.optional(checks.integer, "n", self.n, 10)
-        for name in ("max_epochs", "num_inducing", "num_neighbours", "num_test"):
-            checks.positive_int(name, getattr(self, name))
+        checks.fields(self, ["seed"], checks.integer, 0)
+        checks.fields(self, ["n"], checks.integer, 10)
+        counts = ["max_epochs", "num_inducing", "num_neighbours", "num_test"]
+        checks.fields(self, counts, checks.positive_int)
 
     def measure(self, on_status: Status) -> dict[str, Any]:
         device = torch.device(self.device)

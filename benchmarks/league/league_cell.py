@@ -50,9 +50,8 @@ class OptimiserCell(Cell[Task]):
     def __post_init__(self) -> None:
         known = FRONT_OPTIMISERS if self.problem in FRONTS else FOR_ONE
         checks.one_of("optimiser", self.optimiser, known)
-        checks.positive_int("q", self.q)
-        checks.positive_int("budget", self.budget)
-        checks.integer("seed", self.seed, 0)
+        checks.fields(self, ["q", "budget"], checks.positive_int)
+        checks.fields(self, ["seed"], checks.integer, 0)
         if not (math.isfinite(self.noise) and self.noise >= 0.0):
             raise ValueError(f"`noise` must be finite and at least 0, got {self.noise}.")
         if self.noise and self.problem.startswith(("front-", "tune-")):

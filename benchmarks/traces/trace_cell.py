@@ -141,14 +141,11 @@ class TraceCell(Cell[System]):
         check_solver(self.solver)
         if not 0 <= self.split < NUM_SPLITS:
             raise ValueError(f"`split` must be between 0 and {NUM_SPLITS - 1}, got {self.split}.")
-        checks.positive_int("n", self.n)
-        checks.positive_float("lengthscale", self.lengthscale)
-        if self.noise is not None:
-            checks.positive_float("noise", self.noise, "Use a small value such as 1e-6.")
-        checks.positive_float("epochs", self.epochs)
+        checks.fields(self, ["n", "points"], checks.positive_int)
+        checks.fields(self, ["lengthscale", "epochs"], checks.positive_float)
+        checks.fields(self, ["noise"], checks.positive_float, "Use a small value such as 1e-6.")
         if self.epochs < 1.0:
             raise ValueError(f"`epochs` must be at least 1, got {self.epochs}.")
-        checks.positive_int("points", self.points)
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"`dtype` must be float32 or float64, got {self.dtype!r}.")
         if self.problem == THOMPSON:

@@ -151,7 +151,7 @@ class Grid:
         compared = axes.pop(self.compared)
         combinations = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
         if sample is not None:
-            checks.positive_int("sample", sample)
+            sample = checks.positive_int("sample", sample)
             numbers = Random(0).sample(range(len(combinations)), min(sample, len(combinations)))
             combinations = [combinations[number] for number in sorted(numbers)]
         return [

@@ -133,7 +133,7 @@ class GPPrior(Problem):
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
     ) -> None:
-        checks.positive_int("dim", dim)
+        dim = checks.positive_int("dim", dim)
         bounds = torch.stack([torch.zeros(dim, dtype=dtype), torch.ones(dim, dtype=dtype)]).to(
             device
         )
@@ -208,7 +208,7 @@ def test_function(name: str, dim: int | None = None, noise: float = 0.0) -> Test
     cls: Any = getattr(synthetic, names.get(key) or checks.one_of("name", name, TEST_FUNCTIONS))
     if dim is None:
         return TestFunction(cls(), noise)
-    checks.positive_int("dim", dim)
+    dim = checks.positive_int("dim", dim)
     if "dim" not in inspect.signature(cls).parameters:
         if dim != cls.dim:
             raise ValueError(f"`dim` must be {cls.dim} for {names[key]}, got {dim}. Leave it out.")

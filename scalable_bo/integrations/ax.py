@@ -99,17 +99,17 @@ def pathwise_generation_strategy(
         TypeError, ValueError: for arguments out of their range.
     """
     if ask_seconds is not None:
-        checks.positive_float("ask_seconds", ask_seconds)
+        ask_seconds = checks.positive_float("ask_seconds", ask_seconds)
         if model_options:
             raise ValueError(
                 f"`ask_seconds` must be None with `model_options`, got {ask_seconds}. Leave out one"
                 " of them."
             )
-    checks.positive_int("batch_size", batch_size)
+    batch_size = checks.positive_int("batch_size", batch_size)
     if num_initial is None:
         num_initial = batch_size * math.ceil(10 / batch_size)
-    checks.positive_int("num_initial", num_initial)
-    checks.integer("seed", seed, 0)
+    num_initial = checks.positive_int("num_initial", num_initial)
+    seed = checks.integer("seed", seed, 0)
     config = ModelConfig(
         botorch_model_class=PathwiseGP, model_options=dict(model_options or {}), name="PathwiseGP"
     )

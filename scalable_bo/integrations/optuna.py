@@ -116,7 +116,7 @@ class ThompsonSampler(BaseSampler):
         if solver is not None and not isinstance(solver, Solver):
             raise TypeError(f"`solver` must be a Solver, got {solver!r}. Try `CG()`.")
         if ask_seconds is not None:
-            checks.positive_float("ask_seconds", ask_seconds)
+            ask_seconds = checks.positive_float("ask_seconds", ask_seconds)
             if constraints_func is not None:
                 raise _no_time_for_several(ask_seconds)
         self._ask_seconds = ask_seconds

@@ -102,11 +102,11 @@ class Desk:
         idle_asks: float = 200.0,
         memory: float = 30.0,
     ) -> None:
-        checks.positive_float("lease", lease)
+        lease = checks.positive_float("lease", lease)
         self._batch = checks.positive_int("batch", batch)
         self._budget = math.inf
         if evaluations is not None:
-            checks.positive_int("evaluations", evaluations)
+            evaluations = checks.positive_int("evaluations", evaluations)
             self._budget = evaluations - int((study.snapshot().rows.asks > 0).sum())
         self.study = study
         self.lease = lease

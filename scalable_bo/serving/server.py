@@ -74,7 +74,7 @@ class Server:
             raise TypeError(
                 f"`study` must be a Study, got {study!r:.200}. Open a folder by `Study.open(path)`."
             )
-        checks.integer("port", port, 0)
+        port = checks.integer("port", port, 0)
         _require_secrecy(host, certificate, plain)
         self.token = new_token() if token_file is None else read_or_make_token(token_file)
         self._socket = _listen(host, port)

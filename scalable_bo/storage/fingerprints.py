@@ -55,7 +55,7 @@ class FingerprintFile:
         label: str | None = None,
         num_bits: int | None = None,
     ) -> None:
-        checks.optional(checks.positive_int, "num_bits", num_bits)
+        num_bits = checks.optional(checks.positive_int, "num_bits", num_bits)
         self.path = checks.existing_file("path", path)
         self.column = column
         self.label = label

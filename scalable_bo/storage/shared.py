@@ -111,7 +111,7 @@ class SQLStorage(LoggedStorage):
                 f"`name` must be a text of 1 to {LONGEST_NAME} characters, of the study in the"
                 f" database, got {quote(study)}."
             )
-        checks.positive_float("lease", lease)
+        lease = checks.positive_float("lease", lease)
         self._engine = _engine(url)
         self._url = self._engine.url.render_as_string(hide_password=True)
         self._study = study

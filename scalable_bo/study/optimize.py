@@ -281,16 +281,14 @@ class _Loop:
 
 
 def _check(run: Run) -> None:
-    checks.integer("rounds", run.rounds, 0)
-    checks.positive_int("batch", run.batch)
+    checks.fields(run, ["rounds", "max_failures"], checks.integer, 0)
+    checks.fields(run, ["batch"], checks.positive_int)
     objective, callbacks = run.objective, run.callbacks
     if not callable(objective) and not isinstance(objective, Command):
         raise TypeError(f"`objective` must be a function or a `Command`, got {quote(objective)}.")
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise TypeError(f"`callbacks` must be a list of functions, got {quote(callbacks)}.")
-    checks.optional(checks.positive_float, "timeout", run.timeout)
-    checks.optional(checks.positive_float, "seconds", run.seconds)
-    checks.optional(checks.integer, "max_failures", run.max_failures, 0)
+    checks.fields(run, ["timeout", "seconds"], checks.positive_float)
     if run.retry not in (None, "once"):
         raise ValueError(f'`retry` must be "once" or None, got {quote(run.retry)}.')
     executor = run.executor
@@ -300,7 +298,7 @@ def _check(run: Run) -> None:
             f" got {quote(executor)}. Give one, such as `lambda: ThreadPoolExecutor(8)`."
         )
     if not isinstance(run.asynchronous, bool):
-        checks.positive_int("asynchronous", run.asynchronous)
+        checks.fields(run, ["asynchronous"], checks.positive_int)
     if run.asynchronous and executor is None:
         raise ValueError(
             "`asynchronous` needs an `executor`, whose workers it keeps busy, got None. Give one,"

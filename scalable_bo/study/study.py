@@ -166,7 +166,7 @@ class Study:
         make("auto" if strategy is None else strategy, sampler)  # checked before a folder is made
         self.space = space if isinstance(space, Space) else Space.from_bounds(space)
         self.maximize = bool(maximize) if goal is None else goal.signs[0] > 0
-        self.seed = seed
+        self.seed = seed = int(seed)
         num_initial = default_num_initial(self.space.dim) if num_initial is None else num_initial
         self.num_initial = checks.positive_int("num_initial", num_initial)
         device = checks.device("device", device)
@@ -389,7 +389,7 @@ class Study:
                 point of it.
             MemoryError: if the solve for ``q`` paths cannot fit in free memory.
         """
-        checks.positive_int("q", q)
+        q = checks.positive_int("q", q)
         candidates = None if pool is None else Pool(self.space, pool)
         limit = nullcontext() if self._threads is None else by_threads(self._threads)
         with self._asking, self._record.asking(), limit:

@@ -82,7 +82,7 @@ def fit_exact(
     checks.floating_tensor("model.train_targets", model.train_targets)
     is_searched = not optimizer_kwargs and is_function_of_its_parts(model)
     if max_evaluations is not None:
-        checks.positive_int("max_evaluations", max_evaluations)
+        max_evaluations = checks.positive_int("max_evaluations", max_evaluations)
         if not is_searched:
             raise ValueError(
                 f"`max_evaluations` must be None where BoTorch fits, got {max_evaluations}. Use"

@@ -107,10 +107,10 @@ def fit_iterative(
         20 steps against more than 60); (4) a stop. Riedmiller, Braun (1993), "A Direct Adaptive
         Method for Faster Backpropagation Learning: The RPROP Algorithm".
     """
-    checks.positive_int("num_steps", num_steps)
-    checks.positive_float("first_step", first_step)
-    checks.positive_float("tolerance", tolerance)
-    checks.positive_int("num_probes", num_probes)
+    num_steps = checks.positive_int("num_steps", num_steps)
+    first_step = checks.positive_float("first_step", first_step)
+    tolerance = checks.positive_float("tolerance", tolerance)
+    num_probes = checks.positive_int("num_probes", num_probes)
     checks.one_of("probes", probes, PROBES)
     solver = _checked_solver(solver)
     X, _ = data_of_parts(model)

@@ -90,10 +90,10 @@ def fit_minibatch(
     """
     _check(batch_size, sampling, optimizer, max_epochs, num_batches, learning_rate, tolerance)
     n = len(data_of_parts(model)[1])
-    m = min(batch_size, n)
-    default = max(1, min(64, max_epochs * n // (m * 2000)))
-    b = default if num_batches is None else min(num_batches, n)
-    num_steps = max(1, math.ceil(max_epochs * n / (m * b)))
+    m = min(int(batch_size), n)
+    default = max(1, min(64, int(max_epochs) * n // (m * 2000)))
+    b = default if num_batches is None else min(int(num_batches), n)
+    num_steps = max(1, math.ceil(int(max_epochs) * n / (m * b)))
     generator = torch.Generator().manual_seed(0) if generator is None else generator
 
     gp = apart(BatchedGP(model))

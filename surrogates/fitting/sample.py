@@ -69,10 +69,10 @@ def fit_sample(
         KeyboardInterrupt: passed on; the model has the best hyperparameters so far.
     """
     checks.integer("sample_size", sample_size, 2, "One point cannot tell noise from signal.")
-    checks.positive_int("num_samples", num_samples)
+    num_samples = checks.positive_int("num_samples", num_samples)
     X, _ = training_data(model)
     n = len(X)
-    m = min(sample_size, n)
+    m = min(int(sample_size), n)
     s = min(num_samples, n // m)
     memory.require(
         memory.squares_bytes(s * m * m),

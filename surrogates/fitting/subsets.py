@@ -69,15 +69,15 @@ def fit_subsets(
         Descent", Appendix A.1 (10 subsets of 10 000 points). Differs: (1) distances in units of the
         lengthscales; (2) the average of logarithms; (3) smaller subsets.
     """
-    checks.positive_int("num_subsets", num_subsets)
+    num_subsets = checks.positive_int("num_subsets", num_subsets)
     checks.integer("subset_size", subset_size, 2, "One point cannot tell noise from signal.")
     checks.one_of("average", average, ("log", "arithmetic"))
-    checks.positive_int("num_steps", num_steps)
-    checks.positive_float("learning_rate", learning_rate)
+    num_steps = checks.positive_int("num_steps", num_steps)
+    learning_rate = checks.positive_float("learning_rate", learning_rate)
     X, _ = data_of_parts(model)
     n = len(X)
     s = min(num_subsets, n)
-    m = min(subset_size, n)
+    m = min(int(subset_size), n)
     memory.require(
         memory.squares_bytes(s * m * m),
         X.device,

@@ -103,7 +103,7 @@ class FourierFeatures(nn.Module):
                 " FiniteFeatureGP has an outputscale of its own: pass the base kernel of a"
                 " ScaleKernel."
             )
-        checks.positive_int("dim", dim)
+        dim = checks.positive_int("dim", dim)
         self.kernel = deepcopy(kernel)
         unit = deepcopy(kernel)
         unit.lengthscale = torch.ones_like(kernel.lengthscale)
@@ -189,15 +189,15 @@ class AttentionFeatures(nn.Module):
         self, dim: int, width: int = 32, *, num_layers: int = 2, num_heads: int = 4, seed: int = 0
     ) -> None:
         super().__init__()
-        checks.integer("dim", dim, 2, "Normalised by itself, a single coordinate is 0.")
-        checks.positive_int("width", width)
-        checks.positive_int("num_layers", num_layers)
-        checks.positive_int("num_heads", num_heads)
+        dim = checks.integer("dim", dim, 2, "Normalised by itself, a single coordinate is 0.")
+        width = checks.positive_int("width", width)
+        num_layers = checks.positive_int("num_layers", num_layers)
+        num_heads = checks.positive_int("num_heads", num_heads)
         if width % num_heads:
             raise ValueError(
                 f"`width` must be a multiple of `num_heads` = {num_heads}, got {width}."
             )
-        checks.integer("seed", seed, 0)
+        seed = checks.integer("seed", seed, 0)
         generator = torch.Generator().manual_seed(seed)
         # Torch's layers start from draws of the global generator
         with torch.random.fork_rng(devices=[]):

@@ -84,7 +84,7 @@ class RandomFeatures(Features):
             (2016), "Orthogonal Random Features"; Veach, Guibas (1995), "Optimally Combining
             Sampling Techniques for Monte Carlo Rendering" (the weights).
         """
-        checks.positive_int("num_features", num_features)
+        num_features = checks.positive_int("num_features", num_features)
         if num_features % 2:
             raise ValueError(
                 f"`num_features` must be even (sine and cosine pairs), got {num_features}. Use"
@@ -257,7 +257,7 @@ class PriorPaths:
         however many functions there are; over several draws the covariance averages to k. With
         weighted features the variance that data leave is right in every draw, too.
         """
-        checks.positive_int("num_paths", num_paths)
+        num_paths = checks.positive_int("num_paths", num_paths)
         num_draws = min(checks.positive_int("num_draws", num_draws), num_paths)
         draws = []
         for size in map(len, torch.arange(num_paths, device="cpu").tensor_split(num_draws)):

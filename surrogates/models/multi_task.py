@@ -44,8 +44,8 @@ def multi_task_kernel(
     values = model.paths(100)(torch.tensor([[0.2, 0.7, 1.0]]))  # of the second task
     ```
     """
-    checks.integer("dim", dim, 2)
-    checks.positive_int("num_tasks", num_tasks)
+    dim = checks.integer("dim", dim, 2)
+    num_tasks = checks.positive_int("num_tasks", num_tasks)
     if not -dim <= task_feature < dim:
         raise ValueError(
             f"`task_feature` must be a column of {dim}, between {-dim} and {dim - 1}, got"

@@ -145,10 +145,10 @@ class PathwiseGP(FreshGP):
             check_likelihood(likelihood, train_X, train_Y, input_transform)
         if covar_module is not None:
             check_kernel(covar_module, train_X, train_Y, input_transform, solver)
-        checks.positive_int("num_features", num_features)
-        checks.positive_int("num_paths", num_paths)
-        checks.integer("seed", seed, 0)
-        checks.optional(checks.integer, "memory_budget", memory_budget, 0)
+        num_features = checks.positive_int("num_features", num_features)
+        num_paths = checks.positive_int("num_paths", num_paths)
+        seed = checks.integer("seed", seed, 0)
+        memory_budget = checks.optional(checks.integer, "memory_budget", memory_budget, 0)
         # Modules follow PyTorch's default device, which costs a little to change
         is_there = torch.get_default_device() == train_X.device
         with as_given(), nullcontext() if is_there else train_X.device:
@@ -256,7 +256,7 @@ class PathwiseGP(FreshGP):
         if shared:
             shape = tuple(self.train_targets.shape)
             require_same({"num_samples": num_samples, "train_Y.shape": shape})
-        checks.positive_int("num_samples", num_samples)
+        num_samples = checks.positive_int("num_samples", num_samples)
         generator = torch.Generator().manual_seed(self.seed) if generator is None else generator
         self.eval()
         self._check_constant_data("Paths have")

@@ -49,7 +49,7 @@ def predict_by_neighbours(
         Mini-batch Stochastic Gradient Descent: Convergence Guarantees and Empirical Benefits",
         5.3, equation 31 on the neighbours of each point.
     """
-    checks.positive_int("num_neighbours", num_neighbours)
+    num_neighbours = checks.positive_int("num_neighbours", num_neighbours)
     data, _ = training_data(model)
     checks.floating_tensor("X", X)
     if X.ndim != 2:

@@ -165,7 +165,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             NotFittedError, ValueError: as in ``predict``, and if the kernel has no random features.
         """
         points = self._points(X)
-        checks.positive_int("n_samples", n_samples)
+        n_samples = checks.positive_int("n_samples", n_samples)
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         paths = self.model_.paths(n_samples, generator=torch.Generator().manual_seed(seed))
         with torch.no_grad():

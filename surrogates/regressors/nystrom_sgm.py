@@ -357,11 +357,11 @@ class NystromSGM(RegressorMixin, BaseEstimator):
                 f" {self.regime!r}."
             )
         for name in ("num_centers", "batch_size", "num_passes", "max_passes"):
-            checks.optional(checks.positive_int, name, _plain(getattr(self, name)))
+            checks.optional(checks.positive_int, name, getattr(self, name))
         for name in ("step_size", "leverage_regularization"):
-            checks.optional(checks.positive_float, name, _plain(getattr(self, name)))
+            checks.optional(checks.positive_float, name, getattr(self, name))
         for name in ("source_exponent", "capacity_exponent", "validation_fraction"):
-            checks.fraction(name, _plain(getattr(self, name)))
+            checks.fraction(name, getattr(self, name))
         if self.source_exponent > 0.5:
             raise ValueError(
                 "`source_exponent` must be at most 1/2, where the method saturates, got"
@@ -372,7 +372,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
                 "`validation_fraction` must be above 0 and below 1, got"
                 f" {self.validation_fraction}."
             )
-        checks.optional(checks.integer, "memory_budget", _plain(self.memory_budget), 0)
+        checks.optional(checks.integer, "memory_budget", self.memory_budget, 0)
         if not isinstance(self.preconditioned, bool | np.bool_):
             raise TypeError(
                 "`preconditioned` must be True or False, got"
@@ -384,7 +384,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
                     f"`kernel` must have no batch shape, got {tuple(self.kernel.batch_shape)}."
                 )
         elif self.kernel is not None:
-            checks.positive_float("kernel", _plain(self.kernel))
+            checks.positive_float("kernel", self.kernel)
 
 
 def _last_improvement(errors: list[Tensor], share: float = 1e-2) -> int:
@@ -401,8 +401,3 @@ def _last_improvement(errors: list[Tensor], share: float = 1e-2) -> int:
 def _has_ended(errors: list[Tensor], beyond: int = 20) -> bool:
     """Return whether as many passes again, and ``beyond``, have brought no smaller error."""
     return len(errors) >= 2 * _last_improvement(errors) + beyond
-
-
-def _plain(value: Any) -> Any:
-    """Return the Python number of a NumPy one, such as a grid search passes."""
-    return value.item() if isinstance(value, np.generic) else value

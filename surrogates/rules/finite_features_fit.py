@@ -71,12 +71,12 @@ def fit_finite_features(
     rule = rule_of(model, "finite_features", "FiniteFeatureGP")
     technique = _technique(method)
     checks.one_of("optimizer", optimizer, OPTIMIZERS)
-    checks.positive_int("batch_size", batch_size)
-    checks.positive_int("num_steps", num_steps)
+    batch_size = checks.positive_int("batch_size", batch_size)
+    num_steps = checks.positive_int("num_steps", num_steps)
     kind, rate = OPTIMIZERS[optimizer]
     if learning_rate is not None:
         rate = checks.positive_float("learning_rate", learning_rate)
-    checks.fraction("step_decay", step_decay)
+    step_decay = checks.fraction("step_decay", step_decay)
     generator = torch.Generator().manual_seed(rule.seed) if generator is None else generator
 
     objective = Objective(model, rule.num_features)
@@ -84,7 +84,7 @@ def fit_finite_features(
     batch_size = min(batch_size, n)
     if check_every is None:
         check_every = math.ceil(n / batch_size)
-    checks.integer("check_every", check_every, 0)
+    check_every = checks.integer("check_every", check_every, 0)
     coordinates = Coordinates(model)
     best_value, law = objective.evaluate()
     best = coordinates.value.clone()

@@ -151,9 +151,9 @@ class SCGD:
     tracking_decay: float = 0.2
 
     def __post_init__(self) -> None:
-        if checks.fraction("tracking", self.tracking) == 0.0:
+        checks.fields(self, ["tracking", "tracking_decay"], checks.fraction)
+        if self.tracking == 0.0:
             raise ValueError(f"`tracking` must be above 0, got {self.tracking}.")
-        checks.fraction("tracking_decay", self.tracking_decay)
 
 
 @dataclass(frozen=True)
@@ -188,12 +188,11 @@ class Minimax:
 
     def __post_init__(self) -> None:
         if self.penalty != 0:
-            checks.positive_float("penalty", self.penalty)
-        if checks.positive_float("penalty_growth", self.penalty_growth) < 1.0:
+            checks.fields(self, ["penalty"], checks.positive_float)
+        checks.fields(self, ["penalty_growth", "dual_step", "pace"], checks.positive_float)
+        if self.penalty_growth < 1.0:
             raise ValueError(f"`penalty_growth` must be at least 1, got {self.penalty_growth}.")
-        checks.positive_int("num_stages", self.num_stages)
-        checks.positive_float("dual_step", self.dual_step)
-        checks.positive_float("pace", self.pace)
+        checks.fields(self, ["num_stages"], checks.positive_int)
 
 
 class Tracker:

@@ -87,9 +87,9 @@ def fit_variational(
             " `subset_output`, or a model for each."
         )
     check_no_noise_of_tasks(model.likelihood)
-    checks.positive_int("num_steps", num_steps)
-    checks.positive_int("batch_size", batch_size)
-    checks.positive_float("learning_rate", learning_rate)
+    num_steps = checks.positive_int("num_steps", num_steps)
+    batch_size = checks.positive_int("batch_size", batch_size)
+    learning_rate = checks.positive_float("learning_rate", learning_rate)
     generator = torch.Generator().manual_seed(rule.seed) if generator is None else generator
     X, y = data_of_parts(model)
     n = len(X)

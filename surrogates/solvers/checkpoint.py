@@ -59,7 +59,7 @@ class Checkpoint:
                 f"`folder` must be a path, got {type(self.folder).__name__} {self.folder!r}."
             )
         checks.optional(checks.positive_float, "every_seconds", self.every_seconds)
-        checks.optional(checks.positive_int, "every_steps", self.every_steps)
+        checks.fields(self, ["every_steps"], checks.positive_int)
         if self.every_seconds is None and self.every_steps is None:
             raise ValueError("`every_seconds` or `every_steps` must be given, got None for both.")
 

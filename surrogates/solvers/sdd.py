@@ -62,8 +62,8 @@ class SDD(IterativeSolver[KernelSystem, SDDSettings, SDDState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.optional(checks.positive_float, "step_size", self.step_size)
-        checks.optional(checks.positive_int, "batch_size", self.batch_size)
+        checks.fields(self, ["step_size"], checks.positive_float)
+        checks.fields(self, ["batch_size"], checks.positive_int)
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"`momentum` must be in [0, 1), got {self.momentum}.")
         if self.averaging is not None and not 0.0 < self.averaging <= 1.0:

@@ -88,11 +88,9 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("step_size", "sample_step_size", "clip"):
-            checks.optional(checks.positive_float, name, getattr(self, name))
-        checks.optional(checks.positive_int, "batch_size", self.batch_size)
-        checks.positive_int("num_features", self.num_features)
-        checks.fraction("averaging", self.averaging)
+        checks.fields(self, ["step_size", "sample_step_size", "clip"], checks.positive_float)
+        checks.fields(self, ["batch_size", "num_features"], checks.positive_int)
+        checks.fields(self, ["averaging"], checks.fraction)
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"`momentum` must be in [0, 1), got {self.momentum}.")
 

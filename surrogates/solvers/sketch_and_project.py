@@ -105,10 +105,9 @@ class SketchAndProject(IterativeSolver[KernelSystem, Blocks, SketchAndProjectSta
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.optional(checks.positive_int, "block_size", self.block_size)
+        checks.fields(self, ["block_size"], checks.positive_int)
         checks.one_of("blocks", self.blocks, ("partition", "cells", *SAMPLERS))
-        for name in ("mu", "nu"):
-            checks.optional(checks.positive_float, name, getattr(self, name))
+        checks.fields(self, ["mu", "nu"], checks.positive_float)
 
     @classmethod
     def sap(cls, **settings: Any) -> Self:

@@ -442,10 +442,8 @@ class GoalSolver(Solver):
     checkpoint: Checkpoint | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        checks.positive_float("error", self.error)
-        checks.positive_float("max_epochs", self.max_epochs)
-        for name in ("tolerance", "max_seconds"):
-            checks.optional(checks.positive_float, name, getattr(self, name))
+        goals = ["tolerance", "error", "max_epochs", "max_seconds"]
+        checks.fields(self, goals, checks.positive_float)
         if self.checkpoint is not None and not isinstance(self.checkpoint, Checkpoint):
             raise TypeError(
                 f"`checkpoint` must be a Checkpoint, got {type(self.checkpoint).__name__}. Use"

@@ -90,7 +90,7 @@ class LowRank(Preconditioner):
     rank: int | None = None
 
     def __post_init__(self) -> None:
-        checks.optional(checks.positive_int, "rank", self.rank)
+        checks.fields(self, ["rank"], checks.positive_int)
 
     def rank_for(self, n: int) -> int:
         # With the columns of many paths, r columns of K and an r × r factorisation cost less than

@@ -42,7 +42,7 @@ def processes(
     Raises:
         ValueError: if PyTorch has no such backend, or there are fewer CUDA devices than processes.
     """
-    checks.positive_float("timeout_seconds", timeout_seconds)
+    timeout_seconds = checks.positive_float("timeout_seconds", timeout_seconds)
     if backend is None:
         backend = "nccl" if torch.cuda.is_available() else "gloo"
     device = _own_device(backend)
@@ -82,7 +82,7 @@ def _own_device(backend: str) -> torch.device:
 
 def own_rows(n: int, group: dist.ProcessGroup | None = None) -> slice:
     """Return the rows of n that are this process's, where all get equally many, or one more."""
-    checks.positive_int("n", n)
+    n = checks.positive_int("n", n)
     rank, size = place(group)
     return share(n, rank, size)
 

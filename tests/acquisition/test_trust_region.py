@@ -6,6 +6,7 @@ import math
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -32,6 +33,17 @@ def test_about_d_points_and_at_least_four_fail_before_the_region_shrinks(
     d: int, q: int, expected: int
 ) -> None:
     assert TrustRegion(d, q).failure_tolerance == expected
+
+
+def test_numbers_of_numpy_are_kept_as_plain_ones() -> None:
+    state = region(dim=np.int64(2), batch_size=np.int8(4), length=np.float32(0.5))
+    assert state == region(length=0.5)
+    assert [type(value) for value in (state.dim, state.batch_size, state.length)] == [
+        int,
+        int,
+        float,
+    ]
+    assert replace(state, failure_tolerance=None) == state
 
 
 def test_three_successes_in_a_row_double_the_length() -> None:

@@ -1,6 +1,7 @@
-"""Validation: what passes comes back unchanged, what does not is named with its value."""
+"""Validation: what passes comes back with its value, what does not is named with its value."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,31 @@ def test_a_tensor_has_the_numbers_of_an_array_however_it_is_laid_out(array: Any)
         assert tensor.data_ptr() != array.__array_interface__["data"][0]
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.uint16, np.int64, np.float32, np.float64, int])
+def test_numbers_of_numpy_come_back_as_plain_ones(kind: type) -> None:
+    assert type(checks.positive_float("noise", kind(3))) is float
+    assert type(checks.fraction("share", kind(1))) is float
+    if not issubclass(kind, np.floating):
+        assert type(checks.integer("q", kind(3), 0)) is int
+        with pytest.raises(ValueError, match="`q` must be at least 4, got 3"):
+            checks.integer("q", kind(3), 4)
+
+
+def test_fields_are_kept_as_plain_numbers() -> None:
+    @dataclass(frozen=True)
+    class Settings:
+        q: Any
+        share: Any = None
+        step: Any = 1
+
+    settings = Settings(np.int64(3))
+    checks.fields(settings, ["q", "share", "step"], checks.positive_int)
+    assert settings == Settings(3) and type(settings.q) is int
+    for name in ("q", "step"):
+        with pytest.raises(TypeError, match=f"`{name}` must be an int, got NoneType None"):
+            checks.fields(Settings(**{"q": 1, name: None}), [name], checks.positive_int)
+
+
 @given(st.integers(-(2**64), 2**64))
 def test_positive_int(value: int) -> None:
     if 1 <= value < 2**63:
@@ -49,7 +75,7 @@ def test_a_long_int_is_refused_and_shown_in_short() -> None:
         checks.positive_int("q", 10**400)
 
 
-@pytest.mark.parametrize("value", [1.0, "1", None, True, torch.tensor(1)])
+@pytest.mark.parametrize("value", [1.0, "1", None, True, np.True_, np.float32(1), torch.tensor(1)])
 def test_positive_int_refuses_other_kinds(value: Any) -> None:
     with pytest.raises(TypeError, match="`q` must be an int, got"):
         checks.positive_int("q", value)
@@ -64,7 +90,7 @@ def test_positive_float(value: float) -> None:
             checks.positive_float("noise", value)
 
 
-@pytest.mark.parametrize("value", ["1", None, False, [1.0]])
+@pytest.mark.parametrize("value", ["1", None, False, np.True_, 1j, [1.0]])
 def test_positive_float_refuses_other_kinds(value: Any) -> None:
     with pytest.raises(TypeError, match="`noise` must be a number, got"):
         checks.positive_float("noise", value)

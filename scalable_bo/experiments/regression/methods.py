@@ -60,11 +60,8 @@ class Budget:
     num_blocks: int = 100
 
     def __post_init__(self) -> None:
-        checks.optional(checks.positive_float, "tolerance", self.tolerance)
-        checks.positive_float("max_epochs", self.max_epochs)
-        checks.positive_int("sgd_steps", self.sgd_steps)
-        checks.positive_int("num_points", self.num_points)
-        checks.positive_int("num_blocks", self.num_blocks)
+        checks.fields(self, ["tolerance", "max_epochs"], checks.positive_float)
+        checks.fields(self, ["sgd_steps", "num_points", "num_blocks"], checks.positive_int)
 
 
 @dataclass(frozen=True)

@@ -105,11 +105,10 @@ class RegressionCell(Cell[Loaded]):
 
     def __post_init__(self) -> None:
         regression_method(self.solver)
-        checks.integer("split", self.split, 0)
+        checks.fields(self, ["split"], checks.integer, 0)
         if not self.is_table and self.split >= NUM_SPLITS:
             raise ValueError(f"`split` must be between 0 and {NUM_SPLITS - 1}, got {self.split}.")
-        if self.noise is not None:
-            checks.positive_float("noise", self.noise, "Use a small value such as 1e-6.")
+        checks.fields(self, ["noise"], checks.positive_float, "Use a small value such as 1e-6.")
         if self.is_table != (self.target is not None):
             needs = "goes with a table ending in .parquet or .csv only"
             if self.is_table:
@@ -123,7 +122,7 @@ class RegressionCell(Cell[Loaded]):
                 "`kernel` goes with a table of your own: the published hyperparameters are those of"
                 f" matern32, got {self.kernel!r} for {self.data}."
             )
-        checks.positive_int("num_paths", self.num_paths)
+        checks.fields(self, ["num_paths"], checks.positive_int)
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"`dtype` must be float32 or float64, got {self.dtype!r}.")
 

@@ -9,6 +9,7 @@ import torch
 from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 
 from surrogates import CG, Cholesky, GPRegressor, NystromSGM, PathwiseGP
@@ -134,6 +135,17 @@ def test_noise_below_zero_is_named_as_it_was_given(noise: Any) -> None:
     X, y = data(40)
     with pytest.raises(ValueError, match="`noise_variance` must be at least 0, got -1. Use 0"):
         fixed(noise_variance=noise).fit(X, 1e3 * y)
+
+
+def test_settings_may_be_numbers_of_numpy() -> None:
+    X, y = data()
+    grid = {"num_paths": np.array([8, 16]), "num_features": np.array([64])}
+    search = GridSearchCV(fixed(), grid, cv=2, error_score="raise").fit(X, y)
+    samples = search.best_estimator_.sample_y(X[:3], np.int64(5))
+    plain = search.best_estimator_.sample_y(X[:3], 5)
+    assert samples.shape == (3, 5) and np.array_equal(samples, plain)
+    model = search.best_estimator_.model_
+    assert type(model.num_paths) is int and type(model.num_features) is int
 
 
 def test_it_takes_tables_and_precisions() -> None:
