@@ -6,11 +6,15 @@ import importlib.util
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from botorch.acquisition.multi_objective import logei
+from botorch.utils.sampling import manual_seed
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
@@ -70,6 +74,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def device() -> Iterator[torch.device]:
+    """A simulated accelerator."""
+    with simulated_device.simulated_device() as there:
+        yield there
+
+
+@pytest.fixture
+def botorch_seed() -> Iterator[None]:
+    """BoTorch draws its maxima, paths and starting points by the global generator."""
+    with manual_seed(0):
+        yield
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], Mock]:
+    """Return a function that notes the calls of another one, given by its owner and its name, and
+    lets them go on.
+    """
+
+    def watch(owner: Any, name: str) -> Mock:
+        noted = Mock(side_effect=getattr(owner, name))
+        # A function, unlike a mock, is bound to the instance of a class
+        monkeypatch.setattr(owner, name, lambda *args, **options: noted(*args, **options))
+        return noted
+
+    return watch
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 on a simulated one, wherever the tests run.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,7 +36,8 @@ from scalable_bo import Float, Space, Study
 from scalable_bo.experiments.cells import run_cell
 from scalable_bo.experiments.presets import THOMPSON_PRESETS
 from scalable_bo.experiments.thompson.cell import ThompsonCell
-from tests.simulated_device import NAME, counting_waits, simulated_device
+from tests import problems
+from tests.simulated_device import NAME, counting_waits
 
 LIGHT = partial(
     ParallelThompsonSampling, num_candidates=16, num_rounds=2, num_starts=2, num_steps=2
@@ -45,14 +46,8 @@ D = 3
 BOUNDS = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
 
 
-@pytest.fixture
-def device() -> Iterator[torch.device]:
-    with simulated_device() as there:
-        yield there
-
-
 def data(n: int = 60) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
+    generator = problems.seeded()
     X = torch.rand(n, D, generator=generator, dtype=torch.float64)
     return X, torch.sin(5 * X.sum(1, keepdim=True)) + 0.05 * torch.randn(
         n, 1, generator=generator, dtype=torch.float64
@@ -100,7 +95,6 @@ class TestSimulatedDevice:
     def test_gradients_stay_there(self, device: torch.device) -> None:
         layer = torch.nn.Linear(2, 1).to(device)
         layer(torch.ones(3, 2, device=device)).sum().backward()
-        assert layer.weight.grad is not None
         assert layer.weight.grad.device == device
         assert layer.weight.grad.tolist() == [[3.0, 3.0]]
 
@@ -341,7 +335,6 @@ def test_a_study_computes_there(device: torch.device) -> None:
         study.tell(
             batch.ids, [-((params["a"] - 0.3) ** 2) - params["b"] for params in batch.params]
         )
-    assert study.model is not None
     assert study.model.train_inputs[0].device == device
     assert study.best_value > -0.1
 

@@ -10,6 +10,7 @@ from gpytorch.kernels import Kernel, MaternKernel, ScaleKernel
 from torch import Tensor
 
 from surrogates import PathwiseGP, gaussian_likelihood
+from tests import problems
 
 Make = Callable[..., PathwiseGP]
 
@@ -22,9 +23,7 @@ def make_model() -> Make:
         """Return a model of a wavy function at ``n`` points of the box,
         by default with lengthscales of a third of its sides.
         """
-        U = torch.rand(
-            n, bounds.shape[1], generator=torch.Generator().manual_seed(1), dtype=bounds.dtype
-        )
+        U = torch.rand(n, bounds.shape[1], generator=problems.seeded(1), dtype=bounds.dtype)
         if kernel is None:
             kernel = ScaleKernel(MaternKernel(nu=2.5, ard_num_dims=bounds.shape[1])).to(bounds)
             kernel.base_kernel.lengthscale = (
@@ -41,3 +40,8 @@ def make_model() -> Make:
         )
 
     return make
+
+
+@pytest.fixture
+def model(make_model: Make) -> PathwiseGP:
+    return make_model(torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64))

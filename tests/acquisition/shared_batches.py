@@ -67,7 +67,6 @@ def draw(part: slice) -> Results:
     ):
         paths = given.paths(Q, shared=True)
         found |= {f"{name}.values": paths(points), f"{name}.mean": paths.mean(points)}
-        assert given.solution is not None
         found[f"{name}.residual"] = given.solution.residual
     single = model(CG(None, tolerance=1e-4)).float()
     found["single.values"] = single.paths(Q, shared=True)(points.float())
@@ -78,7 +77,7 @@ def batches() -> dict[str, Callable[[], Tensor]]:
     """Return what makes a batch of each kind."""
     grid = torch.cartesian_prod(*[torch.linspace(0.0, 1.0, 8)] * D).double()
     ends = torch.tensor([[-1.0, -1.0], [1.0, 1.0]]).double()
-    directions = Scalarisations.draw(Q, *ends, torch.Generator().manual_seed(1))
+    directions = Scalarisations.draw(Q, *ends, problems.seeded(1))
 
     def sampler(given: PathwiseGP | None = None, **options: Any) -> ParallelThompsonSampling:
         return ParallelThompsonSampling(

@@ -31,7 +31,7 @@ UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
 
 
 def make_request(make_model: Any, q: int = 1, **options: Any) -> Request:
-    return Request(make_model(BOX, n=12), q, BOX, torch.Generator().manual_seed(3), **options)
+    return Request(make_model(BOX, n=12), q, BOX, problems.seeded(3), **options)
 
 
 def everywhere(num_points: int = 4000) -> Tensor:
@@ -41,7 +41,6 @@ def everywhere(num_points: int = 4000) -> Tensor:
 
 def means(request: Request) -> Tensor:
     model = request.model
-    assert isinstance(model, PathwiseGP)
     return model.posterior(model.train_inputs[0]).mean
 
 
@@ -63,7 +62,7 @@ def test_where_an_input_is_rounded_a_point_has_the_largest_improvement_of_all() 
     Y = -(X - torch.tensor([0.53, 0.3217])).square().sum(1, keepdim=True)
     model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(1e-6))
     constraints = {"rounding": rounding}
-    request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), constraints=constraints)
+    request = Request(model, 1, UNIT, problems.seeded(), constraints=constraints)
     point = LogEIStrategy().generate(request)
     assert torch.equal(point, rounding(point))
     axis = torch.linspace(0.0, 1.0, 2001, dtype=torch.float64)
@@ -83,7 +82,7 @@ def test_a_maximum_at_a_known_point_is_left_by_the_least_step_in_the_real_inputs
     Y = X[:, 1:] - 4.0 * (X[:, :1] - 0.5).square()
     model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(0.01))
     constraints = {"rounding": rounding}
-    request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), constraints=constraints)
+    request = Request(model, 1, UNIT, problems.seeded(), constraints=constraints)
     ((along_grid, step),) = (best - LogEIStrategy().generate(request)).abs().tolist()
     assert along_grid == 0.0
     assert 1e-6 < step < 1e-5
@@ -96,7 +95,7 @@ def test_with_noise_the_best_of_the_function_at_the_data_is_improved(num_pending
     Y = torch.sin(5.0 * X[:, :1]) + X[:, 1:] + 0.4 * problems.normal(15, 1, seed=2)
     model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(0.2))
     pending = problems.uniform(num_pending, 2, seed=5) if num_pending else None
-    request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), X_pending=pending)
+    request = Request(model, 1, UNIT, problems.seeded(), X_pending=pending)
     points = problems.uniform(40, 2, seed=3)
     none = UNIT[:0] if pending is None else pending
     improvement = _Improvement.of(request, LogEIStrategy())
@@ -148,10 +147,10 @@ def test_of_objectives_between_limits_the_hypervolume_is_improved(num_pending: i
     corner = torch.tensor([-0.5, -0.2], dtype=torch.float64)
     ends = corner, Y.amax(0)
     goal = {
-        "objective": Scalarisations.draw(1, *ends, torch.Generator().manual_seed(0)),
+        "objective": Scalarisations.draw(1, *ends, problems.seeded()),
         "outcome_constraints": [lambda Y: Y[..., 0] - 100.0],  # which all keep
     }
-    request = Request(models, 1, UNIT, torch.Generator().manual_seed(0), goal=goal)
+    request = Request(models, 1, UNIT, problems.seeded(), goal=goal)
     pending = problems.uniform(2, 2, seed=5)[:num_pending]
     points = problems.uniform(10, 2, seed=3)
     found, error = mean_improvement(request, pending, points)
@@ -254,7 +253,7 @@ def test_with_a_limit_the_improvement_counts_where_the_limit_is_kept(maximize: b
         "outcome_constraints": [lambda Y: Y[..., 1] - 0.2],
         "maximize": maximize,
     }
-    request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), goal=goal)
+    request = Request(model, 1, UNIT, problems.seeded(), goal=goal)
     points = problems.uniform(30, 2, seed=3)
     found, error = mean_improvement(request, UNIT[:0], points)
     means = model.posterior(X).mean
@@ -276,9 +275,9 @@ def test_while_no_value_keeps_a_limit_any_that_does_improves_as_much(num_objecti
     objective: Any = lambda Y: Y[..., 0]  # noqa: E731
     if num_objectives == 2:
         ends = torch.full((2,), -2.0, dtype=torch.float64), Y[:, :2].amax(0)
-        objective = Scalarisations.draw(1, *ends, torch.Generator().manual_seed(0))
+        objective = Scalarisations.draw(1, *ends, problems.seeded())
     goal = {"objective": objective, "outcome_constraints": [lambda Y: limit - Y[..., 2]]}
-    request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), goal=goal)
+    request = Request(model, 1, UNIT, problems.seeded(), goal=goal)
     points = 0.7 + 0.3 * problems.uniform(30, 2, seed=3)
     found, error = mean_improvement(request, UNIT[:0], points)
     posterior = model.posterior(points)
@@ -296,7 +295,7 @@ def test_of_a_transformed_outcome_its_own_values_are_drawn() -> None:
     Y = torch.exp(torch.sin(5.0 * X[:, :1]) + X[:, 1:])
     transform = ChainedOutcomeTransform(log=Log(), units=Standardize(1))
     model = PathwiseGP(X, Y, outcome_transform=transform, likelihood=gaussian_likelihood(1e-4))
-    request = Request(model, 1, UNIT, torch.Generator().manual_seed(0))
+    request = Request(model, 1, UNIT, problems.seeded())
     points = problems.uniform(10, 2, seed=3)
     found, error = mean_improvement(request, UNIT[:0], points)
     samples = model.posterior(points).rsample(torch.Size([20_000])).squeeze(-1)
@@ -311,7 +310,7 @@ def test_a_point_is_sought_where_an_outcome_is_feasible() -> None:
     Y = torch.stack([X.sum(1), X[:, 0]], dim=1)  # as large as can be where x₀ ≤ 0.3
     model = PathwiseGP(X, Y, likelihood=gaussian_likelihood(1e-4))
     goal = {"objective": lambda Y: Y[..., 0], "outcome_constraints": [lambda Y: Y[..., 1] - 0.3]}
-    request = Request(model, 1, UNIT, torch.Generator().manual_seed(0), goal=goal)
+    request = Request(model, 1, UNIT, problems.seeded(), goal=goal)
     ((x0, x1),) = LogEIStrategy().generate(request).tolist()
     assert 0.2 < x0 < 0.35
     assert x1 > 0.9
@@ -335,13 +334,12 @@ def noisy_request(
         X = torch.cat([X, near])
         y = torch.cat([y, y.min() - torch.ones_like(near[:, :1])])
     model = PathwiseGP(X, y, likelihood=gaussian_likelihood(noise))
-    return Request(model, 3, UNIT, torch.Generator().manual_seed(3), **options)
+    return Request(model, 3, UNIT, problems.seeded(3), **options)
 
 
 def distances_from_best(request: Request, strategy: Strategy | None = None) -> Tensor:
     """Return the sorted distances (q,) of the chosen points from that of the best value."""
     model = request.model
-    assert isinstance(model, PathwiseGP)
     best = model.train_inputs[0][model.train_targets.argmax()]
     batch = (strategy or LogEIStrategy()).generate(request)
     return (batch - best).abs().amax(1).sort().values
@@ -376,7 +374,6 @@ def test_among_integers_the_best_value_is_measured_again_beside_it_in_the_real_i
 
     request = noisy_request(constraints={"rounding": rounded}, before=rounded)
     model = request.model
-    assert isinstance(model, PathwiseGP)
     best = model.train_inputs[0][model.train_targets.argmax()]
     gaps = (LogEIStrategy().generate(request) - best).abs()
     gap = gaps[gaps.amax(1).argmin()]
@@ -414,7 +411,6 @@ def test_no_value_is_measured_again_in_vain(options: dict[str, Any]) -> None:
 def test_known_variances_need_no_second_value() -> None:
     request = noisy_request()
     model = request.model
-    assert isinstance(model, PathwiseGP)
     (X,) = model.train_inputs
     y = model.train_targets.unsqueeze(1)
     known = PathwiseGP(X, y, torch.full_like(y, 0.1))
@@ -470,7 +466,7 @@ def test_a_batch_is_chosen_at_any_output_scale_beside_points_that_repeat(scale: 
         outcome_transform=None,
     )
     pending = torch.cat([X[:4], X[:2], torch.full((3, 2), 0.5)]).double()
-    generator = torch.Generator().manual_seed(0)
+    generator = problems.seeded()
     points = LogEIStrategy().generate(Request(model, 3, UNIT, generator, X_pending=pending))
     assert points.isfinite().all() and ((points >= 0.0) & (points <= 1.0)).all()
     assert len(points.unique(dim=0)) == 3

@@ -2,7 +2,7 @@
 and a strategy that chooses among candidates.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -15,13 +15,14 @@ from botorch.generation import MaxPosteriorSampling
 from botorch.models import ModelListGP, SingleTaskGP
 from botorch.models.transforms import Normalize
 from botorch.optim import optimize_acqf
-from botorch.utils.sampling import manual_seed
 from torch import Tensor
 
 from acquisition import PathwiseMaxPosteriorSampling, PathwiseThompsonSampling
 from surrogates import CG, PathwiseGP
 from tests import problems
 from tests.scalable_bo.peaks import apart, of_acquisition
+
+pytestmark = pytest.mark.usefixtures("botorch_seed")
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
 X = problems.uniform(40, 2)
@@ -31,12 +32,6 @@ SETTINGS: dict[str, Any] = {"num_features": 256, "solver": CG(tolerance=1e-6, pr
 
 def model(Y: Tensor = Y, **settings: Any) -> PathwiseGP:
     return PathwiseGP(X, Y, **{**SETTINGS, "input_transform": Normalize(2), **settings})
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    with manual_seed(0):  # BoTorch chooses its starting points by the global generator
-        yield
 
 
 def test_point_i_is_on_path_i_and_values_are_added() -> None:

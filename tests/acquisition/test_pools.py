@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from acquisition import AcquisitionProgress, ParallelThompsonSampling, pools
 from acquisition.constraints import FeasibleSet
 from acquisition.pools import Choosing, Chosen, Lots, choose, read_parts
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints
-from surrogates import SamplePaths, memory
+from surrogates import PathwiseGP, SamplePaths, memory
 from tests import problems
 
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
@@ -54,7 +54,7 @@ def one_after_the_other(values: Tensor, X: Tensor, free: Tensor) -> list[int]:
 def test_parts_of_a_pool_give_what_the_whole_gives(
     seed: int, num_functions: int, sizes: list[int], at_once: int, sign: float
 ) -> None:
-    generator = torch.Generator().manual_seed(seed)
+    generator = problems.seeded(seed)
     # Twelve values: many repeat
     X = torch.randint(12, (sum(sizes) + 12, 1), generator=generator).double() / 11.0
     X[-12:, 0] = torch.arange(12).double() / 11.0
@@ -107,7 +107,7 @@ def test_lots_take_every_candidate_equally_often() -> None:
     counts = torch.zeros(8)
     parts = [LINE.new_tensor([[0.1], [0.2], [0.3]]), torch.arange(4, 9).unsqueeze(1) / 10.0]
     for seed in range(400):
-        lots = Lots(2, torch.Generator().manual_seed(seed))
+        lots = Lots(2, problems.seeded(seed))
         rows = choose(lots, read_parts(parts, LINE), FeasibleSet.of(LINE)).rows
         assert rows[0] != rows[1]
         counts[rows] += 1
@@ -121,9 +121,8 @@ def grid(num_parts: int) -> Tensor:
 
 @pytest.mark.parametrize("maximize", [True, False])
 def test_a_stream_gives_the_batch_of_the_same_choices_in_a_tensor(
-    make_model: Any, maximize: bool
+    maximize: bool, model: PathwiseGP
 ) -> None:
-    model = make_model(UNIT)
     X = torch.cat([grid(2), model.train_inputs[0]])
     sampler = ParallelThompsonSampling(
         model,
@@ -198,9 +197,8 @@ def test_progress_counts_rows_and_knows_the_total_of_a_pool_that_tells_it(make_m
     ],
 )
 def test_what_is_no_pool_is_refused_before_paths_are_drawn(
-    make_model: Any, monkeypatch: Any, pool: Any, error: type[Exception], message: str
+    monkeypatch: Any, pool: Any, error: type[Exception], message: str, model: PathwiseGP
 ) -> None:
-    model = make_model(UNIT)
     monkeypatch.setattr(model, "paths", lambda *args, **kwargs: pytest.fail("drawn"))
     with pytest.raises(error, match=message):
         ParallelThompsonSampling(model, UNIT).choose(2, pool)
@@ -246,26 +244,15 @@ def test_an_interrupt_closes_the_stream(make_model: Any) -> None:
         finally:
             closed.append(True)
 
-    def stop(progress: AcquisitionProgress) -> None:
-        raise KeyboardInterrupt
-
+    stop = Mock(side_effect=KeyboardInterrupt)
     sampler = ParallelThompsonSampling(make_model(UNIT), UNIT, callback=stop)
     with pytest.raises(KeyboardInterrupt):
         sampler.choose(2, stream())
     assert closed == [True]
 
 
-def test_values_are_computed_for_a_bounded_number_of_candidates(
-    make_model: Any, monkeypatch: Any
-) -> None:
-    sizes = []
-    evaluate = SamplePaths.__call__
-
-    def counted(self: SamplePaths, X: Tensor) -> Tensor:
-        sizes.append(len(X))
-        return evaluate(self, X)
-
-    monkeypatch.setattr(SamplePaths, "__call__", counted)
-    monkeypatch.setattr(memory, "part_size", lambda *_: 16)
-    ParallelThompsonSampling(make_model(UNIT), UNIT).choose(3, [grid(1)])
-    assert max(sizes) <= 16
+def test_values_are_computed_for_a_bounded_number_of_candidates(make_model: Any, spy: Any) -> None:
+    evaluate = spy(SamplePaths, "__call__")
+    with patch.object(memory, "part_size", return_value=16):
+        ParallelThompsonSampling(make_model(UNIT), UNIT).choose(3, [grid(1)])
+    assert max(len(call.args[1]) for call in evaluate.call_args_list) <= 16

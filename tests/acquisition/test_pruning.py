@@ -2,14 +2,16 @@
 and that it acquires no less than all steps from all starts.
 """
 
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from gpytorch.kernels import LinearKernel, MaternKernel, ScaleKernel
 from torch import Tensor
 
-from acquisition import FeasibleSet, ParallelThompsonSampling, TrustRegion, ascend
+from acquisition import FeasibleSet, ParallelThompsonSampling, TrustRegion, ascend, thompson
 from scalable_bo.experiments.models import fixed_model, matern_kernel
 from scalable_bo.experiments.problems import GPPrior
 from surrogates import Cholesky
@@ -142,18 +144,8 @@ def test_starts_are_compared_by_what_is_accepted() -> None:
 
 
 @pytest.fixture
-def ascents(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor | float]]:
-    """Return the sides and the learning rates of the ascents that samplers begin."""
-    begun: list[tuple[Tensor, Tensor | float]] = []
-
-    def noted(
-        functions: Any, starts: Tensor, bounds: Tensor, *, learning_rate: Any, **others: Any
-    ) -> tuple[Tensor, Tensor]:
-        begun.append((bounds[1] - bounds[0], learning_rate))
-        return ascend(functions, starts, bounds, learning_rate=learning_rate, **others)
-
-    monkeypatch.setattr("acquisition.thompson.ascend", noted)
-    return begun
+def ascents(spy: Callable[[Any, str], Mock]) -> Mock:
+    return spy(thompson, "ascend")
 
 
 def lengthscales(*values: float) -> ScaleKernel:
@@ -179,7 +171,7 @@ def test_the_rate_is_a_quarter_of_the_lengthscale(
     small = {"num_candidates": 50, "num_rounds": 2, "num_starts": 2, "num_steps": 1}
     model = make_model(box(2), kernel=kernel)
     ParallelThompsonSampling(model, box(2), **small | options).generate(2)
-    found = torch.as_tensor(ascents[0][1])
+    found = torch.as_tensor(ascents.call_args_list[0].kwargs["learning_rate"])
     torch.testing.assert_close(found, torch.as_tensor(rate, dtype=found.dtype))
 
 
@@ -189,7 +181,9 @@ def test_in_a_trust_region_the_rate_is_measured_in_its_sides(make_model: Any, as
     ParallelThompsonSampling(
         model, box(2), num_candidates=50, num_rounds=2, num_starts=2, trust_region=region
     ).generate(2)
-    sides, rate = ascents[0]
+    options = ascents.call_args_list[0].kwargs
+    low, high = options["bounds"]
+    sides, rate = high - low, options["learning_rate"]
     assert sides.max() < 1.0
     torch.testing.assert_close(rate, (0.025 / sides).clamp_max(0.15))
 

@@ -3,7 +3,6 @@ what is special about each.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +27,7 @@ from acquisition.candidates import original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE
 from acquisition.strategies import AutoStrategy, default_sampler, make_strategy
 from surrogates import PathwiseGP, gaussian_likelihood
+from tests import problems
 from tests.acquisition.random_points import RandomPoints
 
 QUICK = partial(
@@ -58,8 +58,12 @@ def make_request(
 ) -> Request:
     """Return a request for 6 points, after 30 and a batch of which one evaluation failed."""
     settings = {"batches": (torch.arange(30.0), torch.tensor([31.0, torch.nan, 2.0])), **options}
-    generator = torch.Generator().manual_seed(seed)
+    generator = problems.seeded(seed)
     return Request(make_model(bounds), 6, bounds, generator, **settings)
+
+
+def best_of(request: Request) -> Tensor:
+    return original_inputs(request.model)[request.model.train_targets.argmax()]
 
 
 def distance(X: Tensor, others: Tensor, bounds: Tensor) -> Tensor:
@@ -163,12 +167,10 @@ def test_points_are_better_than_random_ones_in_either_direction(
     make_model: Any, name: str, maximize: bool
 ) -> None:
     request = make_request(make_model, goal={"maximize": maximize}, batches=())
-    model = request.model
-    assert isinstance(model, PathwiseGP)
     batch = make_strategy(name, QUICK).generate(request)
     at_random = RandomPoints().generate(replace(request, q=200))
     sign = 1.0 if maximize else -1.0
-    values = sign * model.posterior(torch.cat([batch, at_random])).mean.squeeze(1)
+    values = sign * request.model.posterior(torch.cat([batch, at_random])).mean.squeeze(1)
     assert values[:6].mean() > values[6:].quantile(0.9)
 
 
@@ -213,9 +215,7 @@ def test_the_batch_lies_in_the_region_unless_that_has_too_few_points(make_model:
     batches = [torch.tensor([5.0]), *[torch.tensor([1.0])] * 12]  # length 0.05
     strategy = TrustRegionStrategy(QUICK)
     request = make_request(make_model, batches=batches)
-    model = request.model
-    assert isinstance(model, PathwiseGP)
-    best = original_inputs(model)[model.train_targets.argmax()]
+    best = best_of(request)
     assert (strategy.generate(request) - best).abs().max() <= 0.025 + 1e-12
     on_grid = replace(request, constraints={"rounding": lambda X: (4 * X).round() / 4})
     assert len(strategy.generate(on_grid).unique(dim=0)) == 6
@@ -223,9 +223,7 @@ def test_the_batch_lies_in_the_region_unless_that_has_too_few_points(make_model:
 
 def test_several_regions_share_a_batch_around_the_best_point(make_model: Any) -> None:
     request = make_request(make_model)
-    model = request.model
-    assert isinstance(model, PathwiseGP)
-    best = original_inputs(model)[model.train_targets.argmax()]
+    best = best_of(request)
     batch = SeveralRegionsStrategy(QUICK, (0.4, 0.02)).generate(replace(request, q=8))
     # The first three points of the whole box, three of the larger region, two of the smaller one
     distances = (batch - best).abs().amax(1)
@@ -245,38 +243,29 @@ def test_several_regions_share_a_batch_around_the_best_point(make_model: Any) ->
 @pytest.mark.parametrize("of_several", [False, True])
 def test_parts_of_a_batch_are_by_their_own_of_the_paths_that_are_given(
     make_model: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    spy: Any,
     strategy: Strategy,
     q: int,
     numbers: list[list[int]],
     of_several: bool,
 ) -> None:
-    given: list[Any] = []
-    generate = ThompsonStrategy.generate
-
-    def noted(self: ThompsonStrategy, request: Request) -> Tensor:
-        given.append(request.paths[0] if of_several else request.paths)  # type: ignore[index]
-        return generate(self, request)
-
-    monkeypatch.setattr(ThompsonStrategy, "generate", noted)
+    generate = spy(ThompsonStrategy, "generate")
     request = make_request(make_model)
-    model = request.model
-    assert isinstance(model, PathwiseGP)
-    paths = model.paths(q, generator=torch.Generator().manual_seed(4))
+    paths = request.model.paths(q, generator=problems.seeded(4))
     both: Any = [paths] if of_several else paths
     assert len(strategy.generate(replace(request, q=q, paths=both)).unique(dim=0)) == q
-    for part, own in zip(given, numbers, strict=True):
-        torch.testing.assert_close(part.weights, paths.weights[:, own])
+    for call, own in zip(generate.call_args_list, numbers, strict=True):
+        part = call.args[1].paths
+        weights = part[0].weights if of_several else part.weights
+        torch.testing.assert_close(weights, paths.weights[:, own])
 
 
 def test_thompson_takes_the_paths_that_it_is_given(make_model: Any) -> None:
     request = make_request(make_model)
-    model = request.model
-    assert isinstance(model, PathwiseGP)
-    paths = model.paths(6, generator=torch.Generator().manual_seed(4))
+    paths = request.model.paths(6, generator=problems.seeded(4))
     batch = ThompsonStrategy(QUICK).generate(replace(request, paths=paths))
-    seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(0)))
-    expected = QUICK(model, UNIT, seed=seed).generate(6, paths=paths)
+    seed = int(torch.randint(2**62, (), generator=problems.seeded()))
+    expected = QUICK(request.model, UNIT, seed=seed).generate(6, paths=paths)
     assert torch.equal(batch, expected)
 
 
@@ -306,24 +295,22 @@ def test_auto_says_that_paths_of_several_outcomes_are_not_tempered(make_model: A
 @pytest.mark.parametrize("given", ["paths", "a list of paths", "none"])
 def test_a_large_batch_is_by_tempered_paths(make_model: Any, given: str) -> None:
     request = replace(make_request(make_model), q=60)
-    model = request.model
-    assert isinstance(model, PathwiseGP)
-    generator = torch.Generator().manual_seed(0)  # as that of the request
-    paths = model.paths(60, generator=generator)
+    generator = problems.seeded()  # as that of the request
+    paths = request.model.paths(60, generator=generator)
     if given != "none":
         asked: Any = [paths] if given == "a list of paths" else paths
         request = replace(request, paths=asked)
-        generator = torch.Generator().manual_seed(0)
+        generator = problems.seeded()
     shares = [min(i / 30, 1.0) for i in range(1, 61)]
     tempered = paths.tempered(torch.tensor(shares, dtype=torch.float64))
     seed = int(torch.randint(2**62, (), generator=generator))
-    expected = QUICK(model, UNIT, seed=seed).generate(60, paths=tempered)
+    expected = QUICK(request.model, UNIT, seed=seed).generate(60, paths=tempered)
     assert torch.equal(AutoStrategy(QUICK).generate(request), expected)
 
 
 def test_a_large_batch_finds_the_bottom_of_a_rippled_bowl_in_many_dimensions() -> None:
     """Maximisers of paths lie anywhere in the box: no better than those of any other points."""
-    generator = torch.Generator().manual_seed(0)
+    generator = problems.seeded()
     X = torch.rand(200, 20, generator=generator, dtype=torch.float64)
 
     def rippled(X: Tensor) -> Tensor:
@@ -363,26 +350,27 @@ def test_auto_begins_a_batch_of_some_points_by_improvement_and_ends_it_by_paths(
 
 
 @pytest.mark.parametrize(
-    ("q", "n", "num_starts"),
-    [(20, 100, 120), (500, 5000, 120), (500, 20_000, 50), (500, 100_000, 10), (4, 100_000, 120)],
+    ("q", "n", "num_models", "num_starts"),
+    [
+        (20, 100, 1, 120),
+        (500, 5000, 1, 120),
+        (500, 20_000, 1, 50),
+        (500, 10_000, 2, 50),  # the rows of all models count
+        (500, 100_000, 1, 10),
+        (4, 100_000, 1, 120),
+    ],
 )
 def test_many_paths_among_many_rows_ascend_from_fewer_starts(
-    q: int, n: int, num_starts: int
+    q: int, n: int, num_models: int, num_starts: int
 ) -> None:
-    X = torch.rand(n, 2, generator=torch.Generator().manual_seed(0))
+    X = problems.uniform(n, 2, dtype=torch.float32)
     model = PathwiseGP(X, (X[:, :1] - X[:, :1].mean()) / X[:, :1].std(), outcome_transform=None)
-    sampler = default_sampler(q, model, torch.tensor([[0.0, 0.0], [1.0, 1.0]]), seed=3)
+    several = {} if num_models == 1 else {"objective": lambda Y: Y[..., 0]}
+    models = model if num_models == 1 else [model] * num_models
+    sampler = default_sampler(q, models, UNIT[:, :2].float(), seed=3, **several)
     assert (sampler.num_starts, sampler.num_rounds, sampler.seed) == (num_starts, num_starts, 3)
     assert 29_000 < sampler.num_rounds * sampler.num_candidates <= 30_000
     assert sampler.prune
-
-
-def test_the_rows_of_all_models_of_several_outcomes_count() -> None:
-    X = torch.rand(10_000, 2, generator=torch.Generator().manual_seed(0))
-    model = PathwiseGP(X, (X[:, :1] - X[:, :1].mean()) / X[:, :1].std(), outcome_transform=None)
-    box = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
-    sampler = default_sampler(500, [model, model], box, objective=lambda Y: Y[..., 0])
-    assert sampler.num_starts == 50
 
 
 def test_a_strategy_is_made_by_its_name_or_taken_as_it_is() -> None:
@@ -415,17 +403,17 @@ def test_what_is_no_strategy_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("kind", "name", "value", "message"),
     [
-        (lambda: AutoStrategy(few_points=3), "`num_improving` must be at most `few_points`, got 4"),
-        (lambda: AutoStrategy(some_points=0), "`some_points` must be at least 1, got 0"),
-        (lambda: TrustRegionStrategy(least_tolerance=0), "`least_tolerance` must be at least 1"),
-        (lambda: LogEIStrategy(num_leaders=0), "`num_leaders` must be at least 1, got 0"),
-        (lambda: LogEIStrategy(most_pending=-1), "`most_pending` must be at least 1, got -1"),
+        (AutoStrategy, "few_points", 3, "`num_improving` must be at most `few_points`, got 4"),
+        (AutoStrategy, "some_points", 0, "`some_points` must be at least 1, got 0"),
+        (TrustRegionStrategy, "least_tolerance", 0, "`least_tolerance` must be at least 1"),
+        (LogEIStrategy, "num_leaders", 0, "`num_leaders` must be at least 1, got 0"),
+        (LogEIStrategy, "most_pending", -1, "`most_pending` must be at least 1, got -1"),
     ],
 )
 def test_sizes_of_strategies_are_checked_when_they_are_made(
-    make: Callable[[], object], message: str
+    kind: Any, name: str, value: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        make()
+        kind(**{name: value})

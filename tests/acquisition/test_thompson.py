@@ -100,8 +100,7 @@ def test_candidates_gather_around_the_better_point(
 
 
 @pytest.mark.parametrize("maximize", [True, False])
-def test_the_starts_are_the_best_of_the_rounds(make_model, maximize: bool) -> None:
-    model = make_model(UNIT)
+def test_the_starts_are_the_best_of_the_rounds(maximize: bool, model: PathwiseGP) -> None:
     for seed in range(3):
         settings = SMALL | {"num_steps": 0, "maximize": maximize, "seed": seed}
         one, all_four = (
@@ -131,8 +130,7 @@ def test_a_batch_is_the_same_where_gradients_are_switched_off(make_model, off) -
     assert not batch.is_inference()
 
 
-def test_maximisers_repeat_where_asked(make_model) -> None:
-    model = make_model(UNIT)
+def test_maximisers_repeat_where_asked(model: PathwiseGP) -> None:
     sampler = ParallelThompsonSampling(model, UNIT, **SMALL | {"num_steps": 0}, repeats=True)
     paths = identical(model.paths(4))
     batch = sampler.generate(4, paths=paths)
@@ -208,8 +206,7 @@ def test_with_an_input_transform_candidates_spread_by_a_tenth_of_the_box(make_mo
     )
 
 
-def test_a_given_spread_may_differ_by_dimension(make_model) -> None:
-    model = make_model(UNIT)
+def test_a_given_spread_may_differ_by_dimension(model: PathwiseGP) -> None:
     assert ParallelThompsonSampling(model, UNIT, proposal_std=0.3).proposal_std.tolist() == [
         0.3,
         0.3,

@@ -86,10 +86,9 @@ def exact_maxima(case: Case, model: PathwiseGP, count: int, seed: int) -> tuple[
     G = case.grid()
     mean, covariance = exact_posterior(model, G)
     eigenvalues, vectors = torch.linalg.eigh(covariance)
-    generator = torch.Generator().manual_seed(seed)
-    normal = torch.randn(len(G), count, generator=generator, dtype=G.dtype)
     root = vectors * eigenvalues.clamp_min(0.0).sqrt()
-    values, index = (mean.unsqueeze(1) + root @ normal).max(dim=0)
+    draws = mean.unsqueeze(1) + root @ problems.normal(len(G), count, seed=seed)
+    values, index = draws.max(dim=0)
     return values, G[index]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from acquisition import ParallelThompsonSampling, TrustRegion
 from acquisition.candidates import Search, original_inputs
 from acquisition.selection import DUPLICATE_DISTANCE
-from surrogates import PathwiseGP, SamplePaths
+from surrogates import PathwiseGP
 from tests import problems
 from tests.acquisition.functions import linear
 from tests.refusals import assert_refused
@@ -37,11 +37,6 @@ def grid(bounds: Tensor, side: int = 60) -> Tensor:
         for j in range(bounds.shape[1])
     ]
     return torch.cartesian_prod(*axes)
-
-
-def shortfall(paths: SamplePaths, batch: Tensor, rivals: Tensor) -> Tensor:
-    """Return by how much each path's point falls short of the best rival, (q,)."""
-    return paths(rivals).amax(1) - paths.each(batch.unsqueeze(1)).squeeze(1)
 
 
 def closest(batch: Tensor, others: Tensor, bounds: Tensor) -> float:
@@ -112,9 +107,8 @@ def test_a_constrained_batch_is_feasible_repeatable_and_high_on_its_paths(
 
 
 def test_an_impossible_constraint_is_reported_before_paths_are_drawn(
-    make_model, monkeypatch
+    monkeypatch, model: PathwiseGP
 ) -> None:
-    model = make_model(UNIT)
     sampler = ParallelThompsonSampling(
         model, UNIT, **SMALL, inequality_constraints=[linear([0, 1], [1.0, 1.0], 2.5)]
     )
@@ -125,8 +119,7 @@ def test_an_impossible_constraint_is_reported_before_paths_are_drawn(
         sampler.generate(2)
 
 
-def test_pending_points_are_never_proposed_again(make_model) -> None:
-    model = make_model(UNIT)
+def test_pending_points_are_never_proposed_again(model: PathwiseGP) -> None:
     sampler = ParallelThompsonSampling(model, UNIT, **SMALL)
     pending = UNIT[:0]
     paths = model.paths(5)
@@ -136,12 +129,12 @@ def test_pending_points_are_never_proposed_again(make_model) -> None:
             assert closest(batch, pending, UNIT) > DUPLICATE_DISTANCE
         assert torch.pdist(batch).min() > DUPLICATE_DISTANCE
         # Outcomes have a standard deviation of 5
-        assert shortfall(paths, batch, grid(UNIT)).max() < 1.0
+        reached = paths.each(batch.unsqueeze(1)).squeeze(1)
+        assert (paths(grid(UNIT)).amax(1) - reached).max() < 1.0
         pending = torch.cat([pending, batch])
 
 
-def test_training_data_are_not_proposed_again(make_model) -> None:
-    model = make_model(UNIT)
+def test_training_data_are_not_proposed_again(model: PathwiseGP) -> None:
     best = original_inputs(model)[model.train_targets.argmax()]
     sampler = ParallelThompsonSampling(
         model,
@@ -168,9 +161,8 @@ def test_paths_that_agree_on_a_corner_get_different_points(make_model) -> None:
 
 
 def test_choices_that_are_known_repeated_or_infeasible_are_passed_over(
-    make_model, monkeypatch
+    monkeypatch, model: PathwiseGP
 ) -> None:
-    model = make_model(UNIT)
     X = torch.cat([problems.uniform(6, 2, seed=3), torch.tensor([[2.0, 0.5]], dtype=torch.float64)])
     X = torch.cat([X, X, original_inputs(model)])
     sampler = ParallelThompsonSampling(model, UNIT, **SMALL)
@@ -183,8 +175,7 @@ def test_choices_that_are_known_repeated_or_infeasible_are_passed_over(
         sampler.generate(5, choices=X, X_pending=X[:2])
 
 
-def test_choices_outside_the_trust_region_are_passed_over(make_model) -> None:
-    model = make_model(UNIT)
+def test_choices_outside_the_trust_region_are_passed_over(model: PathwiseGP) -> None:
     sampler = ParallelThompsonSampling(
         model, UNIT, **SMALL, trust_region=TrustRegion(2, 3, length=0.4)
     )
@@ -216,8 +207,7 @@ def test_a_trust_region_holds_the_batch_around_the_best_point(make_model) -> Non
     assert ((down - lowest).abs() <= 0.101 * (WIDE[1] - WIDE[0])).all()
 
 
-def test_data_outside_the_trust_region_attract_no_candidates(make_model) -> None:
-    model = make_model(UNIT)
+def test_data_outside_the_trust_region_attract_no_candidates(model: PathwiseGP) -> None:
     search: Search = ParallelThompsonSampling(
         model, UNIT, **SMALL, trust_region=TrustRegion(2, 8, length=0.4)
     )._search(model.paths(1))
@@ -228,8 +218,7 @@ def test_data_outside_the_trust_region_attract_no_candidates(make_model) -> None
     assert torch.equal(search.y, model.train_targets[inside])
 
 
-def test_a_trust_region_is_searched_within_the_constraints(make_model) -> None:
-    model = make_model(UNIT)
+def test_a_trust_region_is_searched_within_the_constraints(model: PathwiseGP) -> None:
     region = TrustRegion(2, 6, length=0.3)
     X = original_inputs(model)
     highest = X[model.train_targets.argmax()]
@@ -246,8 +235,7 @@ def test_a_trust_region_is_searched_within_the_constraints(make_model) -> None:
     assert ((batch - best).abs() <= 0.15 + 1e-12).all()
 
 
-def test_fixed_features_leave_the_trust_region_where_they_are(make_model) -> None:
-    model = make_model(UNIT)
+def test_fixed_features_leave_the_trust_region_where_they_are(model: PathwiseGP) -> None:
     batch = ParallelThompsonSampling(
         model, UNIT, **SMALL, fixed_features={0: 0.05}, trust_region=TrustRegion(2, 6, length=0.1)
     ).generate(6)
@@ -296,9 +284,8 @@ def test_a_list_of_pending_points_is_refused(make_model) -> None:
     ],
 )
 def test_bad_points_are_refused_before_paths_are_drawn(
-    make_model, monkeypatch, name, points, error, message: str
+    monkeypatch, name, points, error, message: str, model: PathwiseGP
 ) -> None:
-    model = make_model(UNIT)
     monkeypatch.setattr(model, "paths", lambda *args, **kwargs: pytest.fail("drawn"))
     with pytest.raises(error, match=f"`{name}` {message}"):
         ParallelThompsonSampling(model, UNIT, **SMALL).generate(2, **{name: points})

@@ -201,18 +201,12 @@ def test_values_must_be_a_tensor() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ((1.5 * UNIT[1], UNIT), "`center` must lie in `box`, got .1.5, 1.5."),
         (
-            (torch.full((2,), 1.5, dtype=torch.float64), UNIT),
-            "`center` must lie in `box`, got .1.5, 1.5.",
-        ),
-        (
-            (torch.zeros(3, dtype=torch.float64), UNIT),
+            (torch.zeros(3).double(), UNIT),
             r"`box` and `center` must have shapes \(2, 2\) and \(2,\), got \(2, 2\) and \(3,\)",
         ),
-        (
-            (torch.zeros(2, dtype=torch.float64), UNIT, torch.tensor([1.0, 0.0])),
-            "`lengthscale` must be finite and above 0",
-        ),
+        ((UNIT[0], UNIT, torch.tensor([1.0, 0.0])), "`lengthscale` must be finite and above 0"),
     ],
 )
 def test_a_region_needs_a_center_in_the_box(arguments: tuple[Tensor, ...], message: str) -> None:
