@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from surrogates import KernelSystem, kernel_operator
 from surrogates.systems.system import Targets
+from tests.problems import matern, rbf
 
 N = 600
 NUM_NEW = 200
@@ -88,18 +89,6 @@ class Problem:
         exact = torch.cholesky_solve(self.targets.values + self.targets.noise_draw, root)
         explained = torch.linalg.solve_triangular(root, cross.T, upper=False).square().sum(0)
         return cross, exact, kernel(new, diag=True).detach() - explained
-
-
-def matern(nu: float, lengthscale: float) -> Kernel:
-    kernel = MaternKernel(nu)
-    kernel.lengthscale = lengthscale
-    return kernel
-
-
-def rbf(lengthscale: float) -> Kernel:
-    kernel = RBFKernel()
-    kernel.lengthscale = lengthscale
-    return kernel
 
 
 PROBLEMS = {

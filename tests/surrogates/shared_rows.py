@@ -26,7 +26,6 @@ from surrogates import (
     Checkpoint,
     Cholesky,
     DistributedKernelSystem,
-    IterativeSolver,
     Nystrom,
     PivotedCholesky,
     SketchAndProject,
@@ -184,7 +183,7 @@ def use_the_system(part: slice) -> Results:
         "norm": shared.rows.norm(W),
         "dot": shared.rows.dot(W, rhs),
         "all": shared.rows.all(torch.arange(N)[part, None] != torch.tensor([3, 70, N])),
-        "normal": shared.rows.normal(2, torch.Generator().manual_seed(4), like=W),
+        "normal": shared.rows.normal(2, problems.seeded(4), like=W),
         "extremes": torch.stack([shared.largest_entry, shared.smallest_noise, shared.mean_noise]),
         "single": shared.to(torch.float32) @ W.float(),
         "gathered": shared.rows.gather(W.unsqueeze(1)),
@@ -211,8 +210,7 @@ def sum_up(part: slice) -> Results:
 
 def _bytes_of_steps(solver: Solver, shared: DistributedKernelSystem, rhs: Tensor) -> Tensor:
     """Return the bytes that a step moves, the mean of six, two epochs of three blocks."""
-    assert isinstance(solver, IterativeSolver)
-    generator = torch.Generator().manual_seed(0)
+    generator = problems.seeded()
     prepared = solver.prepare(shared, generator)
     state = solver.init(shared, Start(rhs, torch.zeros_like(rhs), rhs, prepared=prepared))
     moved = []
@@ -273,7 +271,7 @@ def make_mistakes(part: slice) -> Results:
     """Return, as text, what is said to what a shared system cannot do."""
     shared = system(part)
     rhs = data()[2][part]
-    own_seed = torch.Generator().manual_seed(part.start)
+    own_seed = problems.seeded(part.start)
     mistakes: dict[str, Callable[[], object]] = {
         "cholesky": lambda: Cholesky().solve(shared, rhs),
         "pivoted": lambda: CG(PivotedCholesky(5)).solve(shared, rhs),
@@ -339,7 +337,6 @@ def solve_and_save(part: slice, folder: Path, name: str, die_after: int | None) 
     kill the last process after so many steps of its own.
     """
     solver = SOLVERS[name]
-    assert isinstance(solver, IterativeSolver)
     taken = [0]
 
     class Dying(type(solver)):  # type: ignore[misc]
@@ -350,7 +347,7 @@ def solve_and_save(part: slice, folder: Path, name: str, die_after: int | None) 
             return super().step(*arguments)
 
     settings = vars(solver) | {"checkpoint": Checkpoint(folder, every_seconds=None, every_steps=2)}
-    generator = torch.Generator().manual_seed(7)
+    generator = problems.seeded(7)
     solution = Dying(**settings).solve(system(part), data()[2][part], generator=generator)
     return {
         "value": solution.value,

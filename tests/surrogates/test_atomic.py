@@ -3,9 +3,9 @@
 import os
 import stat
 import threading
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -39,20 +39,12 @@ def test_an_interruption_in_the_middle_leaves_the_old_content_and_no_other_file(
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 @pytest.mark.parametrize("name", ["fsync", "replace"])
 def test_a_failure_at_the_end_leaves_the_old_content_and_no_other_file(
-    path: Path, name: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    path: Path, name: str, error: type[BaseException]
 ) -> None:
-    monkeypatch.setattr(os, name, failing(error))
-    with pytest.raises(error):
+    with patch.object(os, name, side_effect=error("no space left")), pytest.raises(error):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(path.parent.iterdir()) == [path]
-
-
-def failing(error: type[BaseException]) -> Callable[..., None]:
-    def fail(*_: Any) -> None:
-        raise error("no space left")
-
-    return fail
 
 
 def test_the_error_names_the_file_and_the_remedy(tmp_path: Path) -> None:
@@ -100,11 +92,8 @@ def test_writers_at_the_same_time_have_temporary_files_of_their_own(path: Path) 
             with temporary.open("ab") as file:
                 file.write(content[5000:])
 
-    threads = [threading.Thread(target=write, args=(content,)) for content in contents]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(contents)) as threads:
+        list(threads.map(write, contents))
     assert len(names) == len(contents)
     assert path.read_bytes() in contents
     assert list(path.parent.iterdir()) == [path]

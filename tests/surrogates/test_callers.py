@@ -9,8 +9,9 @@ import scalable_bo
 import surrogates
 from surrogates import CG, GPRegressor, NoSignalWarning, PathwiseGP, UnsolvedWarning
 from surrogates.callers import warn
+from tests import problems
 
-GENERATOR = torch.Generator().manual_seed(0)
+GENERATOR = problems.seeded()
 X = torch.rand(60, 2, dtype=torch.float64, generator=GENERATOR)
 NOISE = torch.randn(60, 1, dtype=torch.float64, generator=GENERATOR)
 
@@ -30,7 +31,7 @@ def test_what_lies_between_is_passed_over(name: str) -> None:
     "fit",
     [
         lambda: surrogates.fit(PathwiseGP(X, NOISE)),
-        lambda: scalable_bo.fit(PathwiseGP(X, NOISE), progress=False),
+        lambda: scalable_bo.fit(PathwiseGP(X, NOISE)),
         lambda: GPRegressor().fit(X.numpy(), NOISE[:, 0].numpy()),
     ],
     ids=["surrogates", "scalable_bo", "sklearn"],

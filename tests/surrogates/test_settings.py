@@ -3,7 +3,8 @@ alone where the switch says so.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -77,13 +78,8 @@ def test_the_precision_is_full_for_the_work_of_a_cuda_device(
 
 
 def test_solves_and_products_are_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def noted(device: torch.device) -> AbstractContextManager[None]:
-        asked.append(device)
-        return nullcontext()
-
-    monkeypatch.setattr(memory, "full_precision_on", noted)
+    asked = Mock(return_value=nullcontext())
+    monkeypatch.setattr(memory, "full_precision_on", asked)
     with simulated_device() as there:
         X = problems.uniform(20, 2).to(there)
         W, V, rows = (problems.normal(*shape).to(there) for shape in ((8, 3), (20, 3), (8, 20)))
@@ -100,9 +96,9 @@ def test_solves_and_products_are_in_full_precision(monkeypatch: pytest.MonkeyPat
             lambda: features.matmul_gradient(X, W, V),
             lambda: features.rowwise(X.unsqueeze(1), rows),
         ):
-            asked.clear()
+            asked.reset_mock()
             use()
-            assert there in asked
+            asked.assert_any_call(there)
 
 
 @pytest.mark.gpu

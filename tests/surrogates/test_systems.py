@@ -1,6 +1,8 @@
 """The systems K + Σ and K_ZX Σ⁻¹ K_XZ + K_ZZ: products, parts, and what they accept."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from surrogates import (
     Targets,
     Tiled,
 )
-from surrogates.operators.tiles import Index, StationaryTiles
+from surrogates.operators.tiles import StationaryTiles
 from tests import problems
 from tests.refusals import assert_refused
 
@@ -127,21 +129,16 @@ def test_an_epoch_of_an_inducing_system_is_one_pass_over_the_data() -> None:
     assert system.entries / system.entries_per_epoch == pytest.approx(5 / N + 2 + M / N)
 
 
-def test_no_more_of_the_kernel_is_held_than_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[int] = []
-    tile = StationaryTiles.tile
-
-    def spied(self: StationaryTiles, i: Index, j: Index, **out: torch.Tensor) -> torch.Tensor:
-        # A block of rows is made of tiles: count it whole
-        held.append(8 * len(self.X1[i]) * len(self.X2))
-        return tile(self, i, j, **out)
-
+def test_no_more_of_the_kernel_is_held_than_the_budget(spy: Any) -> None:
     n = 900
     m = 30
     system = problems.inducing_system(n, m, memory_budget=64 * m * 8)
     assert isinstance(system.cross, Tiled)
-    monkeypatch.setattr(StationaryTiles, "tile", spied)
+    tile = spy(StationaryTiles, "tile")
     system @ problems.normal(m, 2), system.whitened()
+    # A block of rows is made of tiles: count it whole
+    calls = (call.args for call in tile.call_args_list)
+    held = [8 * len(tiles.X1[i]) * len(tiles.X2) for tiles, i, _ in calls]
     assert len(held) >= 2 * n / 64
     assert max(held) <= 64 * m * 8
 
@@ -214,16 +211,12 @@ def test_when_memory_runs_out_fewer_rows_of_inducing_points_are_evaluated_at_a_t
     assert tried == [150, 50][:fails] + 2 * [75, 75, 50]  # what did not fit is not tried again
 
 
-def test_without_memory_for_few_rows_of_inducing_points_there_is_a_clear_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(part: Tiled) -> None:
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-
+def test_without_memory_for_few_rows_of_inducing_points_there_is_a_clear_error() -> None:
     system = inducing_system_of_parts(0.3)
-    monkeypatch.setattr(Tiled, "to_dense", fail)
-    with pytest.raises(
-        MemoryError, match="A part of 64 rows does not fit in the device's free memory"
+    no_memory = torch.cuda.OutOfMemoryError("CUDA out of memory.")
+    with (
+        patch.object(Tiled, "to_dense", side_effect=no_memory),
+        pytest.raises(MemoryError, match="A part of 64 rows does not fit in the device's free mem"),
     ):
         system.project(problems.normal(200, 3))
 

@@ -52,10 +52,6 @@ def uniform(n: int, d: int) -> Tensor:
     return problems.uniform(n, d)
 
 
-def in_ball(n: int, d: int) -> Tensor:
-    return problems.uniform(n, d) / d**0.5
-
-
 def codes(n: int, d: int) -> Tensor:
     return (4.0 * problems.uniform(n, d)).floor()
 
@@ -138,7 +134,9 @@ TABLE: dict[type[Kernel], Entry] = {
     MainEffectsKernel: Entry(lambda d: MainEffectsKernel(ard_num_dims=d)),
     gk.PiecewisePolynomialKernel: Entry(lambda d: gk.PiecewisePolynomialKernel()),
     gk.CylindricalKernel: Entry(
-        lambda d: gk.CylindricalKernel(3, gk.MaternKernel()), in_ball, without_paths=NO_SPECTRUM
+        lambda d: gk.CylindricalKernel(3, gk.MaternKernel()),
+        lambda n, d: problems.uniform(n, d) / d**0.5,  # within the ball
+        without_paths=NO_SPECTRUM,
     ),
     gk.HammingIMQKernel: Entry(lambda d: gk.HammingIMQKernel(4), one_hot),
     gk.AdditiveStructureKernel: Entry(lambda d: gk.AdditiveStructureKernel(anisotropic(d), d)),

@@ -4,6 +4,7 @@ posterior.
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -85,7 +86,7 @@ def largest_deviation(samples: Tensor, mean: Tensor, covariance: Tensor) -> tupl
 )
 def test_paths_have_the_exact_mean_and_the_covariance_of_their_features(solver: Solver) -> None:
     gp = model(solver)
-    paths = gp.paths(NUM_PATHS, generator=torch.Generator().manual_seed(0))
+    paths = gp.paths(NUM_PATHS, generator=problems.seeded())
     assert gp.solution is not None and gp.solution.converged.all(), str(gp.solution)
     torch.testing.assert_close(paths.mean(Z), MEAN, rtol=0, atol=1e-3)
     ((features, _),) = paths.prior.draws
@@ -94,29 +95,16 @@ def test_paths_have_the_exact_mean_and_the_covariance_of_their_features(solver: 
     assert covariance_error < 5.5
 
 
-def distance(covariance: Tensor) -> float:
-    return ((covariance - COVARIANCE).norm() / COVARIANCE.norm()).item()
-
-
 def test_the_distance_to_the_exact_covariance_falls_as_one_over_the_root_of_the_features() -> None:
     sizes = [64, 256, 1024, 4096]
     draws = 12
-    generator = torch.Generator().manual_seed(0)
-    distances = torch.tensor(
-        [
-            math.sqrt(
-                sum(
-                    distance(
-                        drawn_covariance(RandomFeatures.draw(KERNEL, 2, F, generator=generator))
-                    )
-                    ** 2
-                    for _ in range(draws)
-                )
-                / draws
-            )
-            for F in sizes
-        ]
-    )
+    generator = problems.seeded()
+    squares = torch.zeros(len(sizes), draws)
+    for i, j in product(range(len(sizes)), range(draws)):
+        features = RandomFeatures.draw(KERNEL, 2, sizes[i], generator=generator)
+        error = drawn_covariance(features) - COVARIANCE
+        squares[i, j] = (error.norm() / COVARIANCE.norm()).square()
+    distances = squares.mean(1).sqrt()
     slopes = distances.log2().diff() / 2.0  # a factor of 4 is two octaves
     assert slopes.mean().item() == pytest.approx(-0.5, abs=0.07)
     assert (slopes < -0.3).all()
@@ -186,7 +174,7 @@ def test_each_path_has_a_share(paths: SamplePaths) -> None:
 
 def test_paths_of_several_draws_of_features_are_tempered_by_their_own_shares() -> None:
     paths = model().paths(5)
-    generator = torch.Generator().manual_seed(0)
+    generator = problems.seeded()
     kernel = problems.scaled(problems.matern(1.5, 0.3), 1.5).double()
     prior = PriorPaths.draw(kernel, 2, 5, num_features=32, num_draws=2, generator=generator, like=X)
     factors = torch.tensor([1.0, 0.5, 0.0, 2.0, 0.25], dtype=torch.float64)
@@ -217,7 +205,7 @@ def test_points_of_another_shape_are_refused(paths: SamplePaths) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_points_of_another_dtype_are_taken_in_that_of_the_model(dtype: torch.dtype) -> None:
     small = PathwiseGP(X[:40].to(dtype), Y[:40].to(dtype), input_transform=Normalize(2))
-    drawn = small.paths(3, generator=torch.Generator().manual_seed(0))
+    drawn = small.paths(3, generator=problems.seeded())
     own = problems.uniform(3, 4, 2, seed=5, dtype=dtype)
     # Every number of the narrower type is one of the wider
     other = own.double() if dtype == torch.float32 else own.float()
@@ -254,8 +242,6 @@ def test_condensed_paths_agree_at_their_points(normalize: bool) -> None:
 
 def test_paths_of_features_are_not_condensed() -> None:
     paths = model().paths(3)
-    features = RandomFeatures.draw(
-        KERNEL, 2, 64, generator=torch.Generator().manual_seed(0), like=X
-    )
+    features = RandomFeatures.draw(KERNEL, 2, 64, generator=problems.seeded(), like=X)
     with pytest.raises(TypeError, match=r"`data` must be a KernelBasis.*got RandomFeatures"):
         replace(paths, data=features).condensed(Z)

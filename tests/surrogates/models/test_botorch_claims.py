@@ -3,7 +3,7 @@ fitting, and whole loops.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -57,6 +57,8 @@ from torch import Tensor
 from surrogates import CG, PathwiseGP, gaussian_likelihood
 from surrogates.models.fresh import as_given
 from tests import problems
+
+pytestmark = pytest.mark.usefixtures("botorch_seed")
 
 N = 30
 D = 2
@@ -191,12 +193,6 @@ ACQUISITIONS: dict[str, tuple[Callable[[Factory], AcquisitionFunction], int]] = 
     "hypervolume": (hypervolume, 2),
     "noisy-hypervolume": (noisy_hypervolume, 2),
 }
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    with manual_seed(0):  # BoTorch draws maxima and starting points by the global generator
-        yield
 
 
 def value_and_gradient(name: str, new: Factory) -> tuple[Tensor, Tensor]:

@@ -62,23 +62,27 @@ def by_hand(model: PathwiseGP, Q: Tensor) -> tuple[Tensor, Tensor]:
     return model._units.offset.double() + scale * mean, scale**2 * covariance.diagonal()
 
 
+def assert_of_a_float64_factor(
+    single: PathwiseGP, num_points: int, of_mean: dict[str, float], of_variance: dict[str, float]
+) -> None:
+    """Require the posterior of a factor in float64 within tolerances."""
+    Q = queries(num_points)
+    with torch.no_grad():
+        posterior = single.posterior(Q)
+    mean, variance = by_hand(single, Q)
+    assert posterior.mean.dtype == posterior.variance.dtype == torch.float32
+    torch.testing.assert_close(posterior.mean.double().squeeze(1), mean, **of_mean)
+    torch.testing.assert_close(posterior.variance.double().squeeze(1), variance, **of_variance)
+
+
 @each_pair(
     size=[(5, 1.0), (300, 1e-6), (60, 1e6), (600, 1.0)], noise=[1e-7, 1e-4, 1.0], kernel=KERNELS
 )
 def test_it_is_that_of_a_float64_factor(size: tuple[int, float], noise: float, kernel: str) -> None:
     n, scale = size
     single = model(torch.float32, n=n, scale=scale, noise=noise, kernel=KERNELS[kernel]())
-    Q = queries(30)
-    with torch.no_grad():
-        posterior = single.posterior(Q)
-    mean, variance = by_hand(single, Q)
-    assert posterior.mean.dtype == posterior.variance.dtype == torch.float32
-    torch.testing.assert_close(
-        posterior.mean.double().squeeze(1), mean, rtol=1e-5, atol=1e-5 * scale
-    )
-    torch.testing.assert_close(
-        posterior.variance.double().squeeze(1), variance, rtol=1e-3, atol=2e-10 * scale**2
-    )
+    of_variance = {"rtol": 1e-3, "atol": 2e-10 * scale**2}
+    assert_of_a_float64_factor(single, 30, {"rtol": 1e-5, "atol": 1e-5 * scale}, of_variance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -249,11 +253,5 @@ def test_acquisition_functions_extend_its_roots() -> None:
 @pytest.mark.slow
 def test_it_is_that_of_a_float64_factor_of_many() -> None:
     single = model(torch.float32, n=2500, noise=1e-7, scale=1e-6, solver=Cholesky())
-    Q = queries(600)
-    with torch.no_grad():
-        posterior = single.posterior(Q)
-    mean, variance = by_hand(single, Q)
-    torch.testing.assert_close(posterior.mean.double().squeeze(1), mean, rtol=1e-4, atol=1e-11)
-    torch.testing.assert_close(
-        posterior.variance.double().squeeze(1), variance, rtol=1e-2, atol=2e-22
-    )
+    of_variance = {"rtol": 1e-2, "atol": 2e-22}
+    assert_of_a_float64_factor(single, 600, {"rtol": 1e-4, "atol": 1e-11}, of_variance)

@@ -167,7 +167,7 @@ def test_paths_are_functions_with_gradients_whose_seed_decides_them() -> None:
     assert torch.equal(model.paths(5)(Q), paths(Q)) and torch.equal(
         deepcopy(model).paths(5).to("cpu")(Q), paths(Q)
     )
-    other = model.paths(5, generator=torch.Generator().manual_seed(7))
+    other = model.paths(5, generator=problems.seeded(7))
     assert not torch.allclose(other(Q), paths(Q))
 
 
@@ -275,9 +275,7 @@ def test_a_bad_feature_map_is_refused(feature_map: nn.Module, message: str) -> N
 def test_prior_paths_cannot_be_given_and_memory_is_foreseen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    prior = PriorPaths.draw(
-        problems.rbf(), D, 2, num_features=8, generator=torch.Generator().manual_seed(0)
-    )
+    prior = PriorPaths.draw(problems.rbf(), D, 2, num_features=8, generator=problems.seeded())
     with pytest.raises(ValueError, match="`prior` must be None for a FiniteFeatureGP"):
         gp().paths(2, prior=prior)
     monkeypatch.setattr("surrogates.memory.available", lambda device: 1000)

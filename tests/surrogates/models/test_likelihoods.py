@@ -168,9 +168,11 @@ def test_values_of_known_noise_are_refused_beside_noise_of_tasks(solver: Solver)
                 call()
 
 
-def test_noise_of_tasks_is_not_learned_where_one_variance_is() -> None:
+@pytest.mark.parametrize("kind", [FiniteFeatureGP, VariationalGP])
+def test_noise_of_tasks_is_not_learned_where_one_variance_is(kind: type[PathwiseGP]) -> None:
     features = FourierFeatures(RBFKernel().double(), 3, 8)
-    model = FiniteFeatureGP(X, Y, feature_map=features, likelihood=noise_of_tasks(0.1, 0.2))
+    own = {"feature_map": features} if kind is FiniteFeatureGP else {"inducing_points": 6}
+    model = kind(X, Y, likelihood=noise_of_tasks(0.1, 0.2), **own)
     with pytest.raises(ValueError, match="must have one noise variance for this fit, or known"):
         fit(model)
 
@@ -182,10 +184,3 @@ def test_further_noise_may_be_learned_beside_known_noise() -> None:
     model = FiniteFeatureGP(X, Y, feature_map=features, likelihood=likelihood)
     fit_finite_features(model, num_steps=2)
     assert likelihood.second_noise.item() != before
-
-
-def test_a_variational_fit_refuses_noise_of_tasks() -> None:
-    likelihood = noise_of_tasks(0.1, 0.2)
-    model = VariationalGP(X, Y, inducing_points=6, likelihood=likelihood)
-    with pytest.raises(ValueError, match="must have one noise variance for this fit, or known"):
-        fit(model)

@@ -51,6 +51,7 @@ from surrogates import (
 )
 from tests import problems
 from tests.pairs import each_pair
+from tests.surrogates.models.toy_model import law
 
 # Where a test has no transform, or another
 pytestmark = pytest.mark.filterwarnings("ignore:Data .* is not standardized")
@@ -110,12 +111,6 @@ def data(batch: tuple[int, ...] = (), m: int = 1) -> tuple[Tensor, Tensor]:
 
 def points(*shape: int, seed: int = 7) -> Tensor:
     return problems.uniform(*shape, D, seed=seed)
-
-
-def law(model: Model, X: Tensor) -> tuple[Tensor, Tensor]:
-    with torch.no_grad():
-        posterior = model.posterior(X)
-        return posterior.mean, posterior.distribution.covariance_matrix
 
 
 def covariances(model: Model, X: Tensor) -> Tensor:
@@ -395,7 +390,7 @@ def test_outputs_are_chosen_of_any_modules(kind: int, batch: tuple[int, ...]) ->
     scaled = ScaleKernel(kernel)
     scaled.outputscale = 1.0 + problems.uniform(*shape, seed=1)
     mean = [LinearMean(D), LinearMean(D, batch_shape=shape)][kind]
-    torch.nn.init.normal_(mean.weights, generator=torch.Generator().manual_seed(0))
+    torch.nn.init.normal_(mean.weights, generator=problems.seeded())
     model = PathwiseGP(
         *data(batch, 3),
         covar_module=[kernel, scaled + RBFKernel()][kind],
@@ -590,15 +585,12 @@ def test_appended_data_count_like_data_from_the_start(
 def test_a_solve_accounts_for_every_output_and_data_set() -> None:
     model = MODES["paths"](*data((3,), 2))
     model.paths(4)
-    assert model.solution is not None
     assert model.solution.value.shape == (N, 6 * 5)
     assert model.solution.converged.all() and model.solution.residual.shape == (30,)
 
 
 @pytest.mark.slow
-def test_hypervolume_improvement_of_paths_factorises_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_hypervolume_improvement_of_paths_factorises_nothing(spy: Any) -> None:
     X, Y = data((), 2)
     model = MODES["paths"](X, Y)
     reference = Y.amin(0)
@@ -609,18 +601,12 @@ def test_hypervolume_improvement_of_paths_factorises_nothing(
         sampler=SobolQMCNormalSampler(torch.Size([8]), seed=0),
     )
     law(model, points(2))
-    factorised: list[torch.Size] = []
-    cholesky = torch.linalg.cholesky_ex
-    monkeypatch.setattr(
-        torch.linalg,
-        "cholesky_ex",
-        lambda A, **kwargs: factorised.append(A.shape) or cholesky(A, **kwargs),
-    )
+    factorise = spy(torch.linalg, "cholesky_ex")
     inputs = points(4, 5).requires_grad_()
     values = acquisition(inputs)
     (gradient,) = torch.autograd.grad(values.sum(), inputs)
     assert values.isfinite().all() and gradient.isfinite().all() and gradient.abs().max() > 0
-    assert not factorised
+    assert not factorise.called
 
 
 @pytest.mark.parametrize("kind", [InducingPathwiseGP, VariationalGP])

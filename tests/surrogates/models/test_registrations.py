@@ -1,6 +1,6 @@
 """BoTorch's pathwise sampling, on our models: its shapes, our functions, and bounded memory."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ from tests.forked import run_fresh
 from tests.pairs import each_pair
 from tests.surrogates.models.toy_model import D, N, X, settings
 
+pytestmark = pytest.mark.usefixtures("botorch_seed")
+
 Y = 10 + 4 * torch.sin(5 * X.sum(1, keepdim=True))
 BOUNDS = torch.tensor([[0.0, 0.0], [1.0, 1.0]]).double()
 
@@ -61,18 +63,12 @@ MODELS: dict[str, Callable[[], PathwiseGP]] = {
 def drawn(model: PathwiseGP, *sample_shape: int, seed: int = 0) -> Any:
     """Draw with BoTorch's source of randomness at ``seed``, and leave it as it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.random.set_rng_state(torch.Generator().manual_seed(seed).get_state())
+        torch.random.set_rng_state(problems.seeded(seed).get_state())
         return draw_matheron_paths(model, Size(sample_shape))
 
 
 def stock(model: PathwiseGP) -> SingleTaskGP:
     return SingleTaskGP(X, Y, **settings(input_transform=getattr(model, "input_transform", None)))
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    with manual_seed(0):  # BoTorch draws its paths and starting points by the global generator
-        yield
 
 
 @pytest.mark.parametrize("kind", ["paths", "inducing", "variational"])
@@ -81,9 +77,9 @@ def test_the_functions_are_those_of_the_model(kind: str) -> None:
     path = drawn(model, 2, 3)
     assert isinstance(path, PathwiseSamplePath)
     with torch.random.fork_rng(devices=[]):
-        torch.random.set_rng_state(torch.Generator().manual_seed(0).get_state())
+        torch.random.set_rng_state(problems.seeded().get_state())
         seed = int(torch.randint(2**62, ()))
-    expected = model.paths(6, generator=torch.Generator().manual_seed(seed))
+    expected = model.paths(6, generator=problems.seeded(seed))
     points = problems.uniform(5, D)
     torch.testing.assert_close(path(points), expected(points).reshape(2, 3, 5))
     torch.testing.assert_close(
@@ -379,10 +375,8 @@ def test_the_functions_of_several_outputs_are_those_of_the_model(transform: dict
     model = PathwiseGP(X, YS - YS.min() + 1, input_transform=Normalize(D), **TIGHT, **transform)
     path = drawn(model, 3)
     with torch.random.fork_rng(devices=[]):
-        torch.random.set_rng_state(torch.Generator().manual_seed(0).get_state())
-        expected = model.paths(
-            3, generator=torch.Generator().manual_seed(int(torch.randint(2**62, ())))
-        )
+        torch.random.set_rng_state(problems.seeded().get_state())
+        expected = model.paths(3, generator=problems.seeded(int(torch.randint(2**62, ()))))
     points = problems.uniform(5, D)
     torch.testing.assert_close(path(points), expected(points).mT)
     own_points = problems.uniform(3, 5, D)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cache, partial
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -352,10 +353,6 @@ SHIFTED = 0.8 * problems.uniform(50, D, seed=6) + 0.4
 SHIFTED_Y = 10 + 4 * torch.sin(5 * SHIFTED.sum(1, keepdim=True)) + 2.0
 
 
-def conditioned(model: VariationalGP) -> VariationalGP:
-    return model.condition_on_observations(SHIFTED, SHIFTED_Y)
-
-
 def with_data_set(model: VariationalGP) -> VariationalGP:
     targets = torch.cat([Y, SHIFTED_Y]).squeeze(1)
     model.set_train_data(torch.cat([X, SHIFTED]), (targets - Y.mean()) / Y.std(), strict=False)
@@ -369,7 +366,9 @@ def fitted_before() -> VariationalGP:
     return fit_variational(model, num_steps=150, batch_size=30, learning_rate=0.03)
 
 
-@pytest.mark.parametrize("observe", [conditioned, with_data_set])
+@pytest.mark.parametrize(
+    "observe", [methodcaller("condition_on_observations", SHIFTED, SHIFTED_Y), with_data_set]
+)
 def test_data_seen_after_a_fit_count_in_closed_form(
     observe: Callable[[VariationalGP], VariationalGP],
 ) -> None:

@@ -5,6 +5,7 @@ the values; and the likelihood by a kernel matrix.
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -50,6 +51,7 @@ class Compiler:
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     compiler = Compiler()
     monkeypatch.setattr(torch, "compile", compiler)
+    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
     return compiler
 
 
@@ -69,10 +71,7 @@ def test_a_device_compiles_once_there_has_been_enough_work(
     assert compiler.calls == 1
 
 
-def test_a_cpu_never_waits_for_the_compiler(
-    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
+def test_a_cpu_never_waits_for_the_compiler(compiler: Compiler) -> None:
     assert (Fused(torch.square)(3.0 * torch.ones(LARGE_SIDE, LARGE_SIDE)) == 9.0).all()
     assert compiler.calls == 0
 
@@ -87,10 +86,7 @@ def test_values_overwrite_a_tile(profile: str, length: int) -> None:
     assert torch.equal(tile, expected)
 
 
-def test_small_tiles_stay_eager(
-    compiler: Compiler, large: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
+def test_small_tiles_stay_eager(compiler: Compiler, large: Tensor) -> None:
     small = large[:SMALL_SIDE, :SMALL_SIDE]
     assert Fused(torch.square)(small)[0, 0] == 1.0
     assert compiler.calls == 0
@@ -107,13 +103,8 @@ def test_the_environment_variable_overrides_the_rule(
 
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_compiler_that_fails_at_once_or_later_leaves_the_eager_path_and_says_so_once(
-    before: int,
-    compiler: Compiler,
-    large: Tensor,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    before: int, compiler: Compiler, large: Tensor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
     square = Fused(torch.square)
     assert all(square(large)[0, 0] == 2.0 for _ in range(before))  # compiled
     compiler.fails = True  # for other dtypes, say, or with gradients
@@ -123,27 +114,16 @@ def test_a_compiler_that_fails_at_once_or_later_leaves_the_eager_path_and_says_s
     assert caplog.text.count(message) == 1
 
 
-def test_running_out_of_memory_is_no_failure_to_compile(
-    compiler: Compiler, large: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
-    failures = [torch.cuda.OutOfMemoryError("no")]
-
-    def square(tile: Tensor) -> Tensor:
-        if failures:
-            raise failures.pop()
-        return tile.square()
-
-    fused = Fused(square)
+def test_running_out_of_memory_is_no_failure_to_compile(compiler: Compiler, large: Tensor) -> None:
+    fused = Fused(Mock(side_effect=[torch.cuda.OutOfMemoryError("no"), large]))
     with pytest.raises(torch.cuda.OutOfMemoryError):
         fused(large)
     assert fused(large)[0, 0] == 2.0  # compiled
 
 
 def test_every_function_has_a_compilation_budget_of_its_own(
-    compiler: Compiler, large: Tensor, monkeypatch: pytest.MonkeyPatch
+    compiler: Compiler, large: Tensor
 ) -> None:
-    monkeypatch.setenv("SCALABLE_BO_COMPILE", "always")
     # Closures of one function, and torch counts recompilations by code object
     for profile in PROFILES.values():
         Fused(profile.value.function)(large, torch.ones(()).to(large.device))  # type: ignore[attr-defined]

@@ -5,7 +5,10 @@ import logging
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -28,17 +31,8 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Give a list to which what is compiled is added."""
-    made = list[Path]()
-    compile_as_it_is = native._compile
-
-    def noted(library: Path, *others: object) -> None:
-        made.append(library)
-        compile_as_it_is(library, *others)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(native, "_compile", noted)
-    return made
+def compilations(spy: Any) -> Any:
+    return spy(native, "_compile")
 
 
 def kept(tmp_path: Path) -> list[Path]:
@@ -46,9 +40,9 @@ def kept(tmp_path: Path) -> list[Path]:
 
 
 @needs_a_compiler
-def test_a_source_is_compiled_once(source: Path, compilations: list[Path], tmp_path: Path) -> None:
+def test_a_source_is_compiled_once(source: Path, compilations: Any, tmp_path: Path) -> None:
     assert [load(source).answer() for _ in range(3)] == [42] * 3
-    assert len(compilations) == 1
+    assert compilations.call_count == 1
     (library,) = kept(tmp_path)
     assert library.name.startswith("answer-") and library.suffix == ".so"
     assert stat.S_IMODE(library.parent.stat().st_mode) == 0o700
@@ -56,44 +50,42 @@ def test_a_source_is_compiled_once(source: Path, compilations: list[Path], tmp_p
 
 @needs_a_compiler
 def test_another_source_or_definition_is_another_library(
-    source: Path, compilations: list[Path], tmp_path: Path
+    source: Path, compilations: Any, tmp_path: Path
 ) -> None:
     assert load(source).answer() == 42
     assert load(source, ["-DANSWER=7"]).answer() == 7
     source.write_text("int answer(void) { return 43; }\n")
     assert load(source).answer() == 43
-    assert len(compilations) == len(kept(tmp_path)) == 3
+    assert compilations.call_count == len(kept(tmp_path)) == 3
 
 
 @needs_a_compiler
 @pytest.mark.parametrize("left", [0.0, 0.1, 0.9])
 def test_a_damaged_library_is_compiled_again(
-    source: Path, compilations: list[Path], tmp_path: Path, left: float
+    source: Path, compilations: Any, tmp_path: Path, left: float
 ) -> None:
     # Not loaded before: the loader would return what it has
-    folder = native._cache_folder()
-    compiler = find_compiler()
-    assert folder is not None and compiler is not None
+    folder, compiler = native._cache_folder(), find_compiler()
     name = f"answer-{native._key(source, (), compiler)}"
     library = native._made(folder, name, source, (), compiler)
     whole = library.read_bytes()
     library.write_bytes(whole[: int(left * len(whole))].ljust(len(whole), b"\0"))
     assert native._kept(folder, name) is None
     assert load(source).answer() == 42
-    assert len(compilations) == 2
+    assert compilations.call_count == 2
     assert [file.read_bytes() for file in kept(tmp_path)] == [whole]
 
 
 @needs_a_compiler
 def test_a_library_that_others_may_write_is_compiled_again(
-    source: Path, compilations: list[Path], tmp_path: Path
+    source: Path, compilations: Any, tmp_path: Path
 ) -> None:
     load(source)
     (library,) = kept(tmp_path)
     assert stat.S_IMODE(library.stat().st_mode) == 0o700
     library.chmod(0o722)
     load(source)
-    assert len(compilations) == 2
+    assert compilations.call_count == 2
     assert [stat.S_IMODE(file.stat().st_mode) for file in kept(tmp_path)] == [0o700]
 
 
@@ -123,19 +115,21 @@ def test_a_source_that_does_not_compile_is_an_error_with_the_compilers_words(
 
 
 @needs_a_compiler
-@pytest.mark.skipif(os.getuid() == 0, reason="root writes everywhere")
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(
+            lambda cache: cache.mkdir(mode=0o500),
+            marks=pytest.mark.skipif(os.getuid() == 0, reason="root writes everywhere"),
+        ),
+        Path.touch,
+    ],
+    ids=["read only", "a file"],
+)
 def test_without_a_cache_folder_it_is_compiled_for_the_process(
-    source: Path, tmp_path: Path
+    source: Path, tmp_path: Path, spoil: Callable[[Path], None]
 ) -> None:
-    (tmp_path / "cache").mkdir(mode=0o500)
-    assert load(source).answer() == 42
-
-
-@needs_a_compiler
-def test_where_the_cache_is_a_file_it_is_compiled_for_the_process(
-    source: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "cache").write_text("")
+    spoil(tmp_path / "cache")
     assert load(source).answer() == 42
 
 
@@ -153,12 +147,10 @@ def test_what_others_may_write_is_not_loaded(source: Path, tmp_path: Path, mode:
 def test_without_a_home_it_is_compiled_for_the_process(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", home)
-    assert load(source).answer() == 42
+    unknown = RuntimeError("Could not determine home directory.")
+    with patch.object(Path, "home", side_effect=unknown):
+        assert load(source).answer() == 42
 
 
 @needs_a_compiler
@@ -176,7 +168,6 @@ def test_a_relative_cache_folder_is_passed_over(
 def wrapped(tmp_path: Path, *commands: str) -> str:
     """Return a compiler that runs some commands of the shell first."""
     compiler = find_compiler()
-    assert compiler is not None
     script = tmp_path / "wrapped"
     script.write_text("\n".join(["#!/bin/sh", *commands, f'exec {compiler[0]} "$@"', ""]))
     script.chmod(0o755)
@@ -213,11 +204,29 @@ def test_a_compiler_of_cpp_compiles_c(source: Path, monkeypatch: pytest.MonkeyPa
     assert load(source).answer() == 42
 
 
-def test_a_command_that_cannot_be_read_is_an_error(
-    source: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("PATH", "", "no C compiler was found, of cc, gcc, clang"),
+        ("CC", "gcc -DX='", "No closing quotation"),
+        ("CC", "broken", "Error"),  # it cannot be started
+    ],
+)
+def test_a_compiler_that_is_none_is_an_error(
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: str,
+    message: str,
 ) -> None:
-    monkeypatch.setenv("CC", "gcc -DX='")
-    with pytest.raises(CompilationError, match="No closing quotation"):
+    (tmp_path / "broken").write_bytes(b"\x00")
+    (tmp_path / "broken").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    if name == "CC":
+        monkeypatch.setenv("CC", value)
+    with pytest.raises(CompilationError, match=message):
         load(source)
 
 
@@ -229,26 +238,6 @@ def test_a_library_without_its_functions_is_not_used(
     with caplog.at_level(logging.INFO, native.logger.name):
         assert native._library.__wrapped__(torch.float32) is None
     assert "kernels stay uncompiled" in caplog.text
-
-
-def test_no_compiler_is_an_error(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CC", raising=False)
-    with pytest.raises(CompilationError, match="no C compiler was found, of cc, gcc, clang"):
-        load(source)
-
-
-def test_a_compiler_that_cannot_be_started_is_an_error(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = tmp_path / "cc"
-    broken.write_bytes(b"\x00")
-    broken.chmod(0o755)
-    monkeypatch.setenv("CC", str(broken))
-    with pytest.raises(CompilationError, match="Error"):
-        load(source)
 
 
 def test_the_compiler_of_the_environment_comes_first_with_its_arguments(

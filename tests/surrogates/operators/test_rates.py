@@ -1,27 +1,21 @@
 """What devices are good at: measured once, anywhere, and what choices make of it."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, replace
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from surrogates import CG, Auto, Cholesky, Dense, KernelSystem, SketchAndProject, Tiled, memory
 from surrogates.operators import rates
-from surrogates.operators.rates import Rates, measured_rates, rates_of
+from surrogates.operators.rates import measured_rates, rates_of
 from surrogates.solvers.sketch_and_project import default_block_size
 from tests import problems
-from tests.simulated_device import NAME, simulated_device
+from tests.simulated_device import NAME
 
 CPU = torch.device("cpu")
 SMALL = {"n": 64, "num_columns": 16}
-
-
-@pytest.fixture
-def device() -> Iterator[torch.device]:
-    with simulated_device() as there:
-        yield there
 
 
 def test_rates_are_measured_on_the_device_and_are_powers_of_two(device: torch.device) -> None:
@@ -43,18 +37,13 @@ def test_a_rate_is_the_time_of_a_part_over_that_of_an_operation(
 
 
 def test_a_device_is_measured_once(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
-    made = []
-
-    def noted(*arguments: object) -> Rates:
-        made.append(arguments)
-        return replace(rates_of(CPU), evaluate=128.0)
-
+    measure = Mock(return_value=replace(rates_of(CPU), evaluate=128.0))
     monkeypatch.setattr(memory, "DEVICE_TYPES", {NAME})
-    monkeypatch.setattr(rates, "measured_rates", noted)
+    monkeypatch.setattr(rates, "measured_rates", measure)
     rates._measured.cache_clear()
     try:
         assert [rates_of(device).evaluate for _ in range(2)] == [128.0, 128.0]
-        assert len(made) == 1
+        assert measure.call_count == 1
     finally:
         rates._measured.cache_clear()
 

@@ -6,13 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import RBFKernel, ScaleKernel
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 
 from surrogates import CG, Cholesky, GPRegressor, NystromSGM, PathwiseGP
+from tests import problems
 
 
 def data(n: int = 40, d: int = 2, seed: int = 0) -> tuple[Any, Any]:
@@ -28,27 +29,23 @@ def test_it_meets_the_conventions_of_scikit_learn(optimize: bool) -> None:
     check_estimator(GPRegressor(optimize=optimize), on_skip=None)
 
 
+def kernel() -> ScaleKernel:
+    return ScaleKernel(problems.matern(2.5, 0.4)).double()
+
+
 def fixed(**settings: Any) -> GPRegressor:
     """Return a regressor whose hyperparameters are not learnt."""
-    kernel = ScaleKernel(MaternKernel(nu=2.5)).double()
-    kernel.base_kernel.lengthscale = 0.4
-    return GPRegressor(kernel, optimize=False, **settings)
+    return GPRegressor(kernel(), optimize=False, **settings)
 
 
 def exact(X: Any, y: Any, at: Any, noise: float) -> tuple[Any, Any]:
     """Return mean and covariance in closed form: inputs scaled to the unit cube, y standardised."""
     low = X.min(0)
     span = X.max(0) - low
-    kernel = ScaleKernel(MaternKernel(nu=2.5)).double()
-    kernel.base_kernel.lengthscale = 0.4
     scale = y.std(ddof=1)
-    Z = torch.tensor((X - low) / span)
-    Q = torch.tensor((at - low) / span)
-    with torch.no_grad():
-        H = kernel(Z).to_dense() + noise / scale**2 * torch.eye(len(X))
-        K = kernel(Q, Z).to_dense()
-        mean = K @ torch.linalg.solve(H, torch.tensor((y - y.mean()) / scale))
-        covariance = kernel(Q).to_dense() - K @ torch.linalg.solve(H, K.T)
+    Z, Q = (torch.tensor((points - low) / span) for points in (X, at))
+    standardised = torch.tensor((y - y.mean()) / scale)
+    mean, covariance = problems.exact_posterior(kernel(), Z, standardised, noise / scale**2, Q)
     return mean.numpy() * scale + y.mean(), covariance.numpy() * scale**2
 
 

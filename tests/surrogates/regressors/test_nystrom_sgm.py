@@ -18,6 +18,7 @@ from surrogates import NystromSGM
 from surrogates.operators.tiles import StationaryTiles
 from surrogates.regressors.nystrom_steps import descend, flattening, inverse_root, regime_schedule
 from surrogates.systems.leverage import approximate_leverage_scores
+from tests import problems
 from tests.refusals import assert_refused
 
 LENGTHSCALE = 0.2
@@ -109,13 +110,7 @@ def test_a_pass_draws_n_data_whatever_the_batch() -> None:
 
     after = []
     for _ in descend(
-        rows,
-        torch.zeros(10),
-        torch.zeros(2, 1),
-        torch.ones(1),
-        4,
-        4,
-        torch.Generator().manual_seed(0),
+        rows, torch.zeros(10), torch.zeros(2, 1), torch.ones(1), 4, 4, problems.seeded()
     ):
         after.append(sum(drawn))
     assert set(drawn) == {4}

@@ -4,6 +4,7 @@ and the account it gives of all stages.
 
 import math
 from dataclasses import replace
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -121,14 +122,12 @@ def test_a_small_system_is_solved_directly_and_without_a_probe() -> None:
         assert system.entries == 0
 
 
-def test_an_easy_system_with_one_column_is_solved_by_preconditioned_conjugate_gradients() -> None:
-    solver = Auto().choose(SYSTEMS["easy"](), 1).solver
-    assert isinstance(solver, CG) and isinstance(solver.preconditioner, Nystrom)
-
-
-def test_a_nearly_diagonal_system_is_solved_by_plain_conjugate_gradients() -> None:
-    solver = Auto().choose(SYSTEMS["nearly-diagonal"](), 1).solver
-    assert isinstance(solver, CG) and solver.preconditioner is None
+@pytest.mark.parametrize(("label", "kind"), [("easy", Nystrom), ("nearly-diagonal", NoneType)])
+def test_one_column_is_solved_by_conjugate_gradients_with_the_preconditioner_that_pays(
+    label: str, kind: type
+) -> None:
+    solver = Auto().choose(SYSTEMS[label](), 1).solver
+    assert isinstance(solver, CG) and isinstance(solver.preconditioner, kind)
 
 
 @pytest.fixture
@@ -374,44 +373,20 @@ def test_a_direct_solve_within_the_tolerance_is_not_taken_over(direct: None) -> 
     assert (solution.steps == 1).all()
 
 
-@pytest.fixture
-def converted(monkeypatch: pytest.MonkeyPatch) -> list[KernelSystem]:
-    """Collect the systems that are made in another precision."""
-    made: list[KernelSystem] = []
-    to = KernelSystem.to
-
-    def spy(self: KernelSystem, dtype: torch.dtype) -> KernelSystem:
-        made.append(to(self, dtype))
-        return made[-1]
-
-    monkeypatch.setattr(KernelSystem, "to", spy)
-    return made
-
-
 @pytest.mark.parametrize(("tolerance", "warm"), [(1e-1, False), (1e-2, True), (1e-3, False)])
 def test_a_float64_system_is_solved_in_float32_first(
-    iterating: None,
-    converted: list[KernelSystem],
-    monkeypatch: pytest.MonkeyPatch,
-    tolerance: float,
-    warm: bool,
+    iterating: None, spy: Any, tolerance: float, warm: bool
 ) -> None:
     counting = CountingOperator(problems.system(N, 0.1).kernel)
     system = KernelSystem(counting, 0.1)
     rhs = problems.normal(N, 2)
     initial = 0.1 * problems.normal(N, 2, seed=1) if warm else None
-    used: list[torch.dtype] = []
-    for method in (CG, SketchAndProject):
-
-        def spy(self: Any, system: KernelSystem, *arguments: Any, step: Any = method.step) -> Any:
-            used.append(system.dtype)
-            return step(self, system, *arguments)
-
-        monkeypatch.setattr(method, "step", spy)
+    convert = spy(KernelSystem, "to")
+    steps = [spy(method, "step") for method in (CG, SketchAndProject)]
     solution = Auto(tolerance=tolerance).solve(system, rhs, initial=initial)
-    (single,) = converted
-    assert single.dtype == torch.float32
-    assert set(used) == {torch.float32}
+    convert.assert_called_once_with(system, torch.float32)
+    calls = [call.args for step in steps for call in step.call_args_list]
+    assert {stepping.dtype for _, stepping, *_ in calls} == {torch.float32}
     assert system.entries == counting.entries
     assert solution.epochs == pytest.approx(counting.entries / N**2)
     assert solution.value.dtype == solution.residual.dtype == torch.float64
@@ -423,24 +398,26 @@ def test_a_float64_system_is_solved_in_float32_first(
 
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-10])
 def test_what_float32_finds_is_corrected_down_to_a_finer_tolerance(
-    iterating: None, converted: list[KernelSystem], tolerance: float
+    iterating: None, spy: Any, tolerance: float
 ) -> None:
     system = problems.system(N, 0.1)
     rhs = problems.normal(N, 2)
+    convert = spy(KernelSystem, "to")
     solution = Auto(tolerance=tolerance, max_epochs=1000.0).solve(system, rhs)
-    assert len(converted) == 1
+    assert convert.call_count == 1
     assert solution.converged.all()
     assert (true_residual(system, rhs, solution.value) <= tolerance).all()
 
 
 def test_float32_systems_and_direct_solves_are_not_converted(
-    converted: list[KernelSystem], monkeypatch: pytest.MonkeyPatch
+    spy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    convert = spy(KernelSystem, "to")
     assert Auto().solve(problems.system(N, 0.1), problems.normal(N, 2)).converged.all()
     monkeypatch.setattr(memory, "available", lambda device: 0)
     rhs = problems.normal(N, 2, dtype=torch.float32)
     assert Auto().solve(problems.system(N, 1.0, dtype=torch.float32), rhs).converged.all()
-    assert not converted
+    assert not convert.called
 
 
 def test_what_float32_leaves_is_finished_in_float64(iterating: None) -> None:

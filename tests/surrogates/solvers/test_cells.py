@@ -1,5 +1,7 @@
 """Cells of neighbours: partitions, the same however the rows are shared, that take fewer epochs."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -23,14 +25,14 @@ def system(kernel: str, X: Tensor, noise: float = 1e-3) -> KernelSystem:
 
 
 def random_order(size: int, n: int = N) -> tuple[Order, torch.Generator]:
-    generator = torch.Generator().manual_seed(3)
+    generator = problems.seeded(3)
     return Order(n).shuffled(size, generator, torch.device("cpu")), generator
 
 
 @pytest.mark.parametrize("kernel", ["rough", "smooth", "rational"])
 @pytest.mark.parametrize("size", [300, 299, 70, 7, 1])
 def test_cells_are_a_partition_into_parts_of_the_same_sizes(kernel: str, size: int) -> None:
-    cells = Cells.of(system(kernel, problems.uniform(N, 2)), torch.Generator().manual_seed(0))
+    cells = Cells.of(system(kernel, problems.uniform(N, 2)), problems.seeded())
     order, generator = random_order(size)
     arranged = cells.arranged(order, generator)
     assert arranged.num_parts == order.num_parts
@@ -51,7 +53,7 @@ def spread(X: Tensor, rows: Tensor) -> float:
 @pytest.mark.parametrize("kernel", ["rough", "rational"])
 def test_a_cell_holds_neighbours_and_another_epoch_cuts_elsewhere(kernel: str) -> None:
     X = problems.uniform(N, 2)
-    cells = Cells.of(system(kernel, X), torch.Generator().manual_seed(0))
+    cells = Cells.of(system(kernel, X), problems.seeded())
     order, generator = random_order(40)
     first, second = (cells.arranged(order, generator) for _ in range(2))
     count = cells.num_from_everywhere(40)
@@ -62,24 +64,15 @@ def test_a_cell_holds_neighbours_and_another_epoch_cuts_elsewhere(kernel: str) -
     )
 
 
-def test_blocks_stay_random_where_half_of_one_settles_a_smooth_function(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_blocks_stay_random_where_half_of_one_settles_a_smooth_function(spy: Any) -> None:
     X = problems.uniform(N, 2)
-    arranged = []
-    arrange = Cells.arranged
-
-    def noted(cells: Cells, order: Order, generator: torch.Generator) -> Order:
-        arranged.append(cells)
-        return arrange(cells, order, generator)
-
-    monkeypatch.setattr(Cells, "arranged", noted)
+    arrange = spy(Cells, "arranged")
     solver = SketchAndProject.asap(block_size=100)
     for kernel, cells_pay in (("smooth", False), ("rough", True)):
         made = system(kernel, X)
-        assert Cells.of(made, torch.Generator().manual_seed(0)).pay(100) == cells_pay
+        assert Cells.of(made, problems.seeded()).pay(100) == cells_pay
         assert solver.solve(made, problems.normal(N, 2)).converged.all()
-        assert bool(arranged) == cells_pay
+        assert arrange.called == cells_pay
 
 
 @pytest.mark.parametrize("d", [2, 6])

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -89,18 +90,30 @@ def solve(
     return solution, generator, next(count)
 
 
+def cut_short(name: str, folder: Path, steps: int, **arguments: Any) -> None:
+    with pytest.raises(Interrupted):
+        solve(SOLVERS[name], folder, steps=steps, **arguments)
+
+
+def assert_same(found: tuple[Solution, Any, int], expected: tuple[Solution, Any, int]) -> None:
+    """Require the same solution, at the same cost, and the same state of the generator."""
+    solution, random, _ = found
+    other, other_random, _ = expected
+    for field in ("value", "residual", "converged", "steps"):
+        assert torch.equal(getattr(solution, field), getattr(other, field))
+    assert solution.epochs == other.epochs
+    assert torch.equal(random.get_state(), other_random.get_state())
+
+
 @pytest.mark.parametrize("name", SOLVERS)
 def test_an_interrupted_solve_ends_at_the_same_iterates(name: str, tmp_path: Path) -> None:
-    whole, random, steps = solve(SOLVERS[name], tmp_path / "other")
+    whole = solve(SOLVERS[name], tmp_path / "other")
+    steps = whole[-1]
     for cut in (4, 2 * steps // 3):
-        with pytest.raises(Interrupted):
-            solve(SOLVERS[name], tmp_path / "cut", steps=cut)
-        resumed, same_random, rest = solve(SOLVERS[name], tmp_path / "cut")
-        assert rest == steps - 3 * (cut // 3)
-        for field in ("value", "residual", "converged", "steps"):
-            assert torch.equal(getattr(resumed, field), getattr(whole, field))
-        assert resumed.epochs == whole.epochs
-        assert torch.equal(same_random.get_state(), random.get_state())
+        cut_short(name, tmp_path / "cut", cut)
+        resumed = solve(SOLVERS[name], tmp_path / "cut")
+        assert resumed[-1] == steps - 3 * (cut // 3)
+        assert_same(resumed, whole)
 
 
 def test_auto_goes_on_within_the_method_that_it_chose(
@@ -152,8 +165,7 @@ def test_an_interrupted_solve_of_two_targets_is_found_again(tmp_path: Path) -> N
     targets = Targets(problems.normal(N, S), problems.normal(N, S, seed=2))
     others = Targets(targets.noise_draw, targets.values)  # of the same sum
     whole, *_ = solve(SOLVERS["sgd"], None, rhs=targets)
-    with pytest.raises(Interrupted):
-        solve(SOLVERS["sgd"], tmp_path, steps=10, rhs=targets)
+    cut_short("sgd", tmp_path, 10, rhs=targets)
     *_, steps = solve(SOLVERS["sgd"], tmp_path, rhs=others)
     resumed, _, rest = solve(SOLVERS["sgd"], tmp_path, rhs=targets)
     assert rest == steps - 9
@@ -174,8 +186,7 @@ def test_another_solve_never_takes_a_checkpoint_for_its_own(
     tmp_path: Path,
 ) -> None:
     solver, arguments = change(SOLVERS["asap"], columns_of_unlike_difficulty()[1])
-    with pytest.raises(Interrupted):
-        solve(SOLVERS["asap"], tmp_path, steps=10)
+    cut_short("asap", tmp_path, 10)
     with_files, _, steps = solve(solver, tmp_path, **arguments)
     without, _, all_steps = solve(solver, None, **arguments)
     assert torch.equal(with_files.value, without.value)
@@ -185,15 +196,13 @@ def test_another_solve_never_takes_a_checkpoint_for_its_own(
 
 
 def test_a_time_budget_may_be_raised_for_the_rest(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
-        solve(SOLVERS["asap"], tmp_path, steps=10)
+    cut_short("asap", tmp_path, 10)
     *_, rest = solve(replace(SOLVERS["asap"], max_seconds=1e4), tmp_path)
     assert rest < solve(SOLVERS["asap"], None)[2]
 
 
 def test_the_last_two_checkpoints_are_kept_until_the_solve_ends(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
-        solve(SOLVERS["asap"], tmp_path, steps=14)
+    cut_short("asap", tmp_path, 14)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert [name.partition(".")[0][-4:] for name in names] == ["0009", "0012"]
     assert all(name.endswith(".0-of-1.safetensors") for name in names)
@@ -203,14 +212,12 @@ def test_the_last_two_checkpoints_are_kept_until_the_solve_ends(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["cg-nystrom", "asap", "sdd"])
 def test_a_solution_that_is_kept_is_returned_at_once(name: str, tmp_path: Path) -> None:
-    whole, random, steps = solve(SOLVERS[name], tmp_path, keep=True)
+    whole = solve(SOLVERS[name], tmp_path, keep=True)
     assert len(list(tmp_path.iterdir())) == 1
-    again, same_random, rest = solve(SOLVERS[name], tmp_path, keep=True)
-    assert steps > 0 == rest
-    for field in ("value", "residual", "converged", "steps"):
-        assert torch.equal(getattr(again, field), getattr(whole, field))
-    assert (again.epochs, again.note) == (whole.epochs, whole.note)
-    assert torch.equal(same_random.get_state(), random.get_state())
+    again = solve(SOLVERS[name], tmp_path, keep=True)
+    assert whole[-1] > 0 == again[-1]
+    assert_same(again, whole)
+    assert again[0].note == whole[0].note
     _, rhs = columns_of_unlike_difficulty()
     *_, other = solve(SOLVERS[name], tmp_path, keep=True, rhs=2.0 * rhs)
     assert other > 0
@@ -221,8 +228,7 @@ def test_a_solve_that_goes_on_holds_no_more_than_one_that_was_not_cut_short(tmp_
     with LiveMatrices(rhs) as live:
         solve(SOLVERS["asap"], tmp_path)
         most, live.most = live.most, 0
-        with pytest.raises(Interrupted):
-            solve(SOLVERS["asap"], tmp_path, steps=7)
+        cut_short("asap", tmp_path, 7)
         assert len(list(tmp_path.iterdir())) == 2
         live.most = 0
         solve(SOLVERS["asap"], tmp_path)
@@ -252,8 +258,7 @@ def test_what_was_saved_is_not_held_any_longer(
 
 
 def test_a_checkpoint_says_what_it_holds(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
-        solve(SOLVERS["asap"], tmp_path, steps=4)
+    cut_short("asap", tmp_path, 4)
     (path,) = tmp_path.iterdir()
     saved = files.Saved(path)
     assert len(saved) == len(set(saved)) > 20
@@ -265,8 +270,7 @@ def test_a_checkpoint_says_what_it_holds(tmp_path: Path) -> None:
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
     whole, _, steps = solve(SOLVERS["asap"], None)
-    with pytest.raises(Interrupted):
-        solve(SOLVERS["asap"], tmp_path, steps=14)
+    cut_short("asap", tmp_path, 14)
     last = max(tmp_path.iterdir())
     last.write_bytes(last.read_bytes()[:-100])
     with pytest.warns(UserWarning, match="cannot be read and was passed over .* an earlier one"):
@@ -277,8 +281,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) 
 
 def test_checkpoints_of_another_version_are_passed_over(tmp_path: Path) -> None:
     whole, _, steps = solve(SOLVERS["asap"], None)
-    with pytest.raises(Interrupted):
-        solve(SOLVERS["asap"], tmp_path, steps=14)
+    cut_short("asap", tmp_path, 14)
     ours, former = (rf"\"format\": {number}".encode() for number in (FORMAT, FORMAT - 1))
     for path in tmp_path.iterdir():
         assert ours in (content := path.read_bytes())
@@ -290,20 +293,13 @@ def test_checkpoints_of_another_version_are_passed_over(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_checkpoint_half_written_is_as_if_it_had_not_been_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise OSError("no space left")
-
-    with pytest.raises(Interrupted):
-        solve(SOLVERS["asap"], tmp_path, steps=14)
+def test_a_checkpoint_half_written_is_as_if_it_had_not_been_begun(tmp_path: Path) -> None:
+    cut_short("asap", tmp_path, 14)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     with (
-        monkeypatch.context() as patch,
+        patch.object(os, "fsync", side_effect=OSError("no space left")),
         pytest.raises(OSError, match="could not be written: no space left. Free space"),
     ):
-        patch.setattr(os, "fsync", fail)
         solve(SOLVERS["asap"], tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 

@@ -41,17 +41,13 @@ def hard() -> Hard:
 
 
 @pytest.fixture
-def used(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
-    """Collect the arithmetics that steps of sketch-and-project work in."""
-    dtypes: list[torch.dtype] = []
-    step = SketchAndProject.step
+def steps(spy: Any) -> Any:
+    return spy(SketchAndProject, "step")
 
-    def spy(self: SketchAndProject, system: KernelSystem, *arguments: Any) -> Any:
-        dtypes.append(system.dtype)
-        return step(self, system, *arguments)
 
-    monkeypatch.setattr(SketchAndProject, "step", spy)
-    return dtypes
+def used(steps: Any) -> set[torch.dtype]:
+    """Return the arithmetics that these steps work in."""
+    return {call.args[1].dtype for call in steps.call_args_list}
 
 
 @pytest.mark.parametrize("refine", [False, True])
@@ -64,26 +60,26 @@ def test_residuals_are_those_of_float64(hard: Hard, refine: bool) -> None:
     assert ((in_float32 / exact).log().abs() > 0.2).any()  # or there is nothing to get wrong
 
 
-def test_corrections_reach_in_float32_what_its_products_hide(used: list[torch.dtype]) -> None:
+def test_corrections_reach_in_float32_what_its_products_hide(steps: Any) -> None:
     hard = Hard(noise=1e-4, num_columns=8)
     solution = replace(ASAP, max_epochs=400.0).solve(hard.system, hard.rhs)
     assert solution.converged.all()
     assert (hard.residual(solution.value) <= TOLERANCE).all()
     assert solution.value.dtype == solution.residual.dtype == torch.float32
-    assert set(used) == {torch.float32}
+    assert used(steps) == {torch.float32}
     assert solution.note == ""
 
 
-def test_a_solve_goes_on_in_float64_where_float32_gets_nowhere(used: list[torch.dtype]) -> None:
+def test_a_solve_goes_on_in_float64_where_float32_gets_nowhere(steps: Any) -> None:
     hard = Hard(noise=1e-6)
     rhs = problems.normal(N, 4, seed=2, dtype=torch.float32)
     solution = replace(ASAP, max_epochs=400.0).solve(hard.system, rhs)
-    assert set(used) == {torch.float32, torch.float64}
+    assert used(steps) == {torch.float32, torch.float64}
     assert solution.epochs < 200.0
     assert "went on in float64" in solution.note
-    used.clear()
+    steps.reset_mock()
     replace(ASAP, max_epochs=400.0, refine=False).solve(hard.system, rhs)
-    assert set(used) == {torch.float32}
+    assert used(steps) == {torch.float32}
 
 
 def test_weights_that_float32_cannot_hold_are_named(hard: Hard) -> None:
@@ -95,13 +91,11 @@ def test_weights_that_float32_cannot_hold_are_named(hard: Hard) -> None:
     assert solution.residual.double().norm() < 2.0 * hard.residual(exact.float()).norm()
 
 
-def test_what_float32_solves_and_shows_stays_in_float32(
-    hard: Hard, used: list[torch.dtype]
-) -> None:
+def test_what_float32_solves_and_shows_stays_in_float32(hard: Hard, steps: Any) -> None:
     solution = replace(ASAP, tolerance=1e-2).solve(hard.system, hard.rhs)
     assert solution.converged.all()
     assert solution.note == ""
-    assert set(used) == {torch.float32}
+    assert used(steps) == {torch.float32}
 
 
 def test_a_recursion_that_left_the_residual_is_given_up() -> None:
@@ -134,7 +128,7 @@ def test_corrections_keep_to_what_is_left_of_the_budget(hard: Hard, more: float)
 
 
 def test_float64_is_left_out_where_it_does_not_fit(
-    monkeypatch: pytest.MonkeyPatch, used: list[torch.dtype]
+    monkeypatch: pytest.MonkeyPatch, steps: Any
 ) -> None:
     hard = Hard(noise=1e-6)
     monkeypatch.setattr(memory, "available", lambda device: 1000)
@@ -142,7 +136,7 @@ def test_float64_is_left_out_where_it_does_not_fit(
     solution = ASAP.solve(hard.system, rhs)
     assert not solution.converged.all()
     assert "float64 does not fit in free memory" in solution.note
-    assert set(used) == {torch.float32}
+    assert used(steps) == {torch.float32}
 
 
 @pytest.mark.parametrize("share", [1e3, 0.88])

@@ -24,13 +24,13 @@ def test_steps_are_those_of_the_algorithm() -> None:
         system,
         Start(rhs, torch.zeros_like(rhs), rhs, prepared=solver.prepare(system, torch.Generator())),
     )
-    generator = torch.Generator().manual_seed(4)
+    generator = problems.seeded(4)
 
     H = system.to_dense()
     a = torch.zeros_like(rhs)
     v = torch.zeros_like(rhs)
     average = torch.zeros_like(rhs)
-    batches = torch.randperm(n, generator=torch.Generator().manual_seed(4)).split(b)
+    batches = torch.randperm(n, generator=problems.seeded(4)).split(b)
     for batch in batches:
         state = solver.step(system, rhs, state, generator)
         g = torch.zeros_like(rhs)
@@ -58,9 +58,7 @@ def test_the_automatic_step_needs_no_reduction() -> None:
     for seed in range(5):
         system = problems.system(X=problems.uniform(200, 2, seed=seed))
         solution = SDD(max_epochs=300).solve(
-            system,
-            problems.normal(200, 3, seed=seed),
-            generator=torch.Generator().manual_seed(seed),
+            system, problems.normal(200, 3, seed=seed), generator=problems.seeded(seed)
         )
         assert solution.converged.all()
         assert not solution.note

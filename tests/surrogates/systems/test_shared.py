@@ -132,7 +132,7 @@ def test_rows_of_all_processes_are_turned_into_columns_of_each(used: list[Result
 
 def test_random_rows_are_the_same_however_they_are_shared(used: list[Results]) -> None:
     alone = SharedRows(N, torch.device("cpu")).normal(
-        2, torch.Generator().manual_seed(4), like=torch.ones(1).double()
+        2, problems.seeded(4), like=torch.ones(1).double()
     )
     assert torch.equal(joined(used, "normal"), alone)
 
@@ -165,13 +165,11 @@ def test_every_solver_shares_rows_or_says_what_to_use(tmp_path: Path) -> None:
 def test_random_rows_go_on_from_stream_to_stream() -> None:
     like = torch.ones(1, dtype=torch.float64)
     rows = SharedRows(15_000, torch.device("cpu"))  # of four streams
-    whole = rows.normal(2, torch.Generator().manual_seed(4), like=like)
+    whole = rows.normal(2, problems.seeded(4), like=like)
     assert len(whole.unique()) == 30_000
     rows.start = 2500
     rows.num_held = 8500
-    assert torch.equal(
-        rows.normal(2, torch.Generator().manual_seed(4), like=like), whole[2500:11_000]
-    )
+    assert torch.equal(rows.normal(2, problems.seeded(4), like=like), whole[2500:11_000])
 
 
 @pytest.mark.parametrize(
@@ -279,11 +277,7 @@ def test_256_shared_paths_have_the_variance_of_a_posterior_of_few_directions() -
     errors = []
     for seed in range(4):  # without balance, 8 % off in the mean
         paths, _ = shared_paths(
-            system,
-            X[:, 0],
-            256,
-            solver=CG(None, tolerance=1e-8),
-            generator=torch.Generator().manual_seed(seed),
+            system, X[:, 0], 256, solver=CG(None, tolerance=1e-8), generator=problems.seeded(seed)
         )
         variance = (paths(Z) - paths.mean(Z)).square().mean(0)
         errors.append((variance.mean() / exact.mean()).item() - 1.0)
