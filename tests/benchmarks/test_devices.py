@@ -1,7 +1,6 @@
 """Scripts of benchmarks compute on the device that they are told."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,8 @@ import torch
 from benchmarks import compare
 from benchmarks.fits import grid
 from benchmarks.fits.grid import GridCell
-from tests.simulated_device import simulated_device
 
 SCRIPTS = ("ceilings", "gpu_day", "compare")
-
-
-@pytest.fixture
-def device() -> Iterator[torch.device]:
-    with simulated_device() as there:
-        yield there
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -25,7 +25,6 @@ def test_no_value_is_below_the_optimum(name: str) -> None:
         pytest.skip("COCO is not installed")
     task = make_task(name)
     sample = task.sample()
-    assert sample is not None
     assert sample.shape == (1024,)
     assert task.optimum is not None
     assert float(sample.min()) >= task.optimum
@@ -116,11 +115,9 @@ def test_a_mixed_test_function_has_its_optimum_among_its_choices(
     assert kinds == [Categorical, *[Int] * num_integers, *[Float] * num_floats]
     function, dim = name.split("-")
     optimizers = make_function(function, int(dim)).optimizers
-    assert optimizers is not None
     levels = torch.cartesian_prod(torch.arange(5), *[torch.arange(10)] * num_integers).double()
     reals = optimizers[0, 1 + num_integers :].expand(len(levels), -1)
     values = task.evaluate(torch.cat([levels.reshape(len(levels), -1), reals], dim=1))
-    assert task.optimum is not None
     assert float(values.min()) == pytest.approx(task.optimum, abs=1e-3)
     assert (values > task.optimum + 1e-3).any()
 

@@ -194,7 +194,7 @@ def test_a_study_runs_programs_side_by_side() -> None:
     code = "import os\nPOINTS = 0" + READS_ON.replace("+ POINTS", "+ 0 * POINTS")
     study = Study(Space(x=Float(0.0, 1.0)), maximize=True, num_initial=100)
     with program(code) as command, ThreadPoolExecutor(2) as pool:
-        study.optimize(command, rounds=1, batch=8, executor=pool, timeout=30.0, progress=False)
+        study.optimize(command, rounds=1, batch=8, executor=pool, timeout=30.0)
         assert command._idle.qsize() <= 2
     frame = study.to_dataframe()
     assert (frame["x"] == frame["value"]).all()

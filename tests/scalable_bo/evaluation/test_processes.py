@@ -199,14 +199,8 @@ def test_a_program_leaves_no_children(
 
 
 def test_stopped_programs_fail_their_points_and_later_points_are_evaluated() -> None:
-    command = Command(
-        [
-            "sh",
-            "-c",
-            'read line; case "$line" in *wait*) sleep 600;; esac; '
-            """echo '{"id": 0, "value": 1.0}'""",
-        ]
-    )
+    waits = 'read line; case "$line" in *wait*) sleep 600;; esac; '
+    command = Command(["sh", "-c", waits + ANSWER.removeprefix("read line; ")])
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(command.evaluate, None, 0, {"wait": 1})
         eventually(lambda: command._running)

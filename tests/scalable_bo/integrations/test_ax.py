@@ -20,11 +20,10 @@ from ax.core.data import Data
 from ax.core.search_space import SearchSpaceDigest
 from ax.exceptions.core import SearchSpaceExhausted, UnsupportedError
 
-from acquisition import STRATEGIES, ParallelThompsonSampling, Request, TrustRegionStrategy
+from acquisition import STRATEGIES, ParallelThompsonSampling, TrustRegionStrategy
 from acquisition.constraints import FeasibleSet
 from acquisition.strategies import AutoStrategy
 from scalable_bo.integrations.ax import _Grid, pathwise_generation_strategy
-from scalable_bo.integrations.ax_node import ThompsonNode
 from surrogates import CG, Nystrom, PathwiseGP
 from tests import problems
 
@@ -63,27 +62,24 @@ def make_client(
     return client
 
 
-def run(
-    client: Client,
-    q: int,
-    f: Any = lambda p: {"value": -((p["x"] - 1.2) ** 2) - (p["y"] - 0.5) ** 2},
-    **options: Any,
-) -> list[dict[str, Any]]:
+def bump(params: dict[str, float]) -> dict[str, float]:
+    return {"value": -((params["x"] - 1.2) ** 2) - (params["y"] - 0.5) ** 2}
+
+
+def run(client: Client, q: int, f: Any = bump, **options: Any) -> list[dict[str, Any]]:
     trials = client.get_next_trials(max_trials=q, **options)
     for index, params in trials.items():
         client.complete_trial(trial_index=index, raw_data=f(params))
     return list(trials.values())
 
 
-def count_draws(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    sizes: list[int] = []
-    generate = ParallelThompsonSampling.generate
-    monkeypatch.setattr(
-        ParallelThompsonSampling,
-        "generate",
-        lambda self, q, **kwargs: sizes.append(q) or generate(self, q, **kwargs),
-    )
-    return sizes
+@pytest.fixture
+def draws(spy: Any) -> Any:
+    return spy(ParallelThompsonSampling, "generate")
+
+
+def sizes(draws: Any) -> list[int]:
+    return [call.args[1] for call in draws.call_args_list]
 
 
 # "auto" takes expected improvement for up to 8 points
@@ -96,9 +92,7 @@ def test_batches_close_in_on_the_optimum_in_either_direction(sign: int, strategy
     objective = "value" if sign == 1 else "-value"
     client = make_client(PLANE, objective, batch_size=6, strategy=strategy)
     for _ in range(3):
-        batch = run(
-            client, 6, lambda p: {"value": sign * (-((p["x"] - 1.2) ** 2) - (p["y"] - 0.5) ** 2)}
-        )
+        batch = run(client, 6, lambda p: {"value": sign * bump(p)["value"]})
     assert min((p["x"] - 1.2) ** 2 + (p["y"] - 0.5) ** 2 for p in batch) < 0.01
 
 
@@ -154,15 +148,12 @@ def test_exact_values_are_taken_as_ax_has_them() -> None:
     assert min(abs(p["x"] - 1.2) + p["y"] for p in batch) < 0.1
 
 
-def test_trials_asked_together_come_of_one_draw_and_are_distinct(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_trials_asked_together_come_of_one_draw_and_are_distinct(draws: Any) -> None:
     client = make_client(PLANE, batch_size=10, strategy="thompson")
-    sizes = count_draws(monkeypatch)
     run(client, 6)
     first = run(client, 4)
     second = run(client, 7)
-    assert sizes == [10, 10]
+    assert sizes(draws) == [10, 10]
     assert len({(p["x"], p["y"]) for p in first + second}) == 11
     predictions = [
         trial.generator_runs[0].model_predictions
@@ -172,36 +163,31 @@ def test_trials_asked_together_come_of_one_draw_and_are_distinct(
 
 
 @pytest.mark.parametrize("num_initial", [6, 8])
-def test_no_point_is_left_of_a_batch_for_the_next_call(
-    monkeypatch: pytest.MonkeyPatch, num_initial: int
-) -> None:
+def test_no_point_is_left_of_a_batch_for_the_next_call(draws: Any, num_initial: int) -> None:
     client = make_client(PLANE, num_initial=num_initial, batch_size=4, strategy="thompson")
-    sizes = count_draws(monkeypatch)
     for _ in range(4):
         run(client, 4)
-    assert sizes == [4, 4]
+    assert sizes(draws) == [4, 4]
 
 
 @pytest.mark.parametrize(("batch_size", "num_calls"), [(3, 4), (10, 1), (12, 1)])
 def test_whole_batches_of_sobol_points_come_first(
-    monkeypatch: pytest.MonkeyPatch, batch_size: int, num_calls: int
+    draws: Any, batch_size: int, num_calls: int
 ) -> None:
     client = make_client(PLANE, batch_size=batch_size, num_initial=None, strategy="thompson")
-    sizes = count_draws(monkeypatch)
     for _ in range(num_calls):
         assert len(run(client, batch_size)) == batch_size
-    assert sizes == []
+    assert not draws.called
     run(client, batch_size)
-    assert sizes == [batch_size]
+    assert sizes(draws) == [batch_size]
 
 
-def test_one_call_makes_a_batch_trial_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_call_makes_a_batch_trial_of_any_size(draws: Any) -> None:
     client = make_client(PLANE, strategy="thompson")
-    sizes = count_draws(monkeypatch)
     run(client, 6)
     strategy = client._generation_strategy
     batch = strategy.gen(experiment=client._experiment, n=40)[0][0]
-    assert sizes == [40]
+    assert sizes(draws) == [40]
     assert len({arm.signature for arm in batch.arms}) == 40
 
 
@@ -253,31 +239,17 @@ def test_outcome_constraints_hold_back_the_objective() -> None:
 
 def test_a_discrete_space_is_searched_to_its_end() -> None:
     client = make_client(COUNT, batch_size=4, num_initial=5)
-    trials = run(client, 5, lambda p: {"value": -((p["k"] - 7) ** 2)})
-    trials += run(client, 4, lambda p: {"value": -((p["k"] - 7) ** 2)})
-    trials += run(client, 3, lambda p: {"value": -((p["k"] - 7) ** 2)})
+    trials = [p for q in (5, 4, 3) for p in run(client, q, lambda p: {"value": -abs(p["k"] - 7)})]
     assert sorted(p["k"] for p in trials) == list(range(1, 13))
     with pytest.raises(SearchSpaceExhausted, match="evaluated or pending"):
         client.get_next_trials(max_trials=1)
 
 
-def requests_of(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """Return a list to which what the strategy is asked will be added."""
-    found: list[Request] = []
-    generate = AutoStrategy.generate
-    monkeypatch.setattr(
-        AutoStrategy,
-        "generate",
-        lambda self, request: found.append(request) or generate(self, request),
-    )
-    return found
-
-
 @pytest.mark.parametrize("objective", ["value", "-value"])
 def test_batches_are_chosen_by_the_surrogate_of_a_study_on_the_unit_cube(
-    objective: str, monkeypatch: pytest.MonkeyPatch
+    objective: str, spy: Any
 ) -> None:
-    found = requests_of(monkeypatch)
+    generate = spy(AutoStrategy, "generate")
     wide = RangeParameterConfig(name="x", parameter_type="float", bounds=(-1e3, 3e3))
     client = make_client([wide, *COUNT], objective, batch_size=2)
     sign = 1.0 if objective == "value" else -1.0
@@ -289,7 +261,7 @@ def test_batches_are_chosen_by_the_surrogate_of_a_study_on_the_unit_cube(
 
     run(client, 6, f)
     run(client, 2, f)
-    (first, *_) = found
+    first = generate.call_args_list[0].args[1]
     assert first.bounds.tolist() == [[0.0, 0.0], [1.0, 1.0]]
     assert isinstance(first.model, PathwiseGP)
     (U,) = first.model.train_inputs
@@ -321,27 +293,20 @@ def test_several_objectives_are_refused() -> None:
         client.get_next_trials(max_trials=1)
 
 
-def test_a_saved_client_goes_on_with_the_same_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_client_goes_on_with_the_same_settings(spy: Any) -> None:
     solver = CG(Nystrom(rank=4), tolerance=1e-4)
     options = {"solver": solver, "num_paths": 64}
     client = make_client(PLANE, batch_size=3, strategy="turbo", model_options=options)
     run(client, 6)
     run(client, 3)
-    regions = []
-    generate = TrustRegionStrategy.generate
-    monkeypatch.setattr(
-        TrustRegionStrategy,
-        "generate",
-        lambda self, request: regions.append(request.batches) or generate(self, request),
-    )
+    generate = spy(TrustRegionStrategy, "generate")
     loaded = Client._from_json_snapshot(json.loads(json.dumps(client._to_json_snapshot())))
     node = loaded._generation_strategy.nodes_by_name["Thompson"]
-    assert isinstance(node, ThompsonNode)
     assert node.batch_size == 3
     assert len(run(loaded, 2)) == 2
-    assert [[len(values) for values in batches] for batches in regions] == [[3, 3, 3]]
+    ((_, request),) = (call.args for call in generate.call_args_list)
+    assert [len(values) for values in request.batches] == [3, 3, 3]
     model = node.generator_spec.fitted_adapter.generator.surrogate.model
-    assert isinstance(model, PathwiseGP)
     assert (model.solver, model.num_paths, len(model.train_targets)) == (solver, 64, 9)
 
 
@@ -370,11 +335,9 @@ def test_a_small_grid_has_the_points_left_that_meet_the_constraints_and_are_not_
     feasible = FeasibleSet.of(bounds, inequality_constraints=[at_most_two])
     known = torch.tensor([[1.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
     left = _Grid(digest, {}, bounds).left(feasible, known, None)
-    assert left is not None
     expected = [[a, k, 1 - a, b] for a in (0, 1) for k in (1, 2) for b in (0, 1)]
     assert sorted(left.tolist()) == sorted(p for p in expected if p != known[0].tolist())
     fixed = _Grid(digest, {1: 2.0, 3: 1.0}, bounds).left(feasible, known, left[:0])
-    assert fixed is not None
     assert sorted(fixed.tolist()) == [[0.0, 2.0, 1.0, 1.0], [1.0, 2.0, 0.0, 1.0]]
 
 

@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 def few_values(noise: float, n: int = 40) -> TrainingData:
     """Return values of a smooth function, with noise of a standard deviation."""
-    generator = torch.Generator().manual_seed(0)
+    generator = problems.seeded()
     U = torch.rand(n, 2, dtype=torch.float64, generator=generator)
     errors = torch.randn(n, dtype=torch.float64, generator=generator)
     return TrainingData.of(U, torch.sin(4.0 * U).sum(1) + noise * errors, None, True)
@@ -55,12 +55,11 @@ def test_few_values_have_as_little_noise_as_they_say(
     noise: float, least: float, most: float
 ) -> None:
     factory = SurrogateFactory.default(2, torch.float64, CPU)
-    model, data = fit_warped(factory, few_values(noise), torch.Generator().manual_seed(1), few=True)
+    model, data = fit_warped(factory, few_values(noise), problems.seeded(1), few=True)
     assert least <= model.likelihood.noise.item() <= most
     weights = torch.zeros(40, 1, dtype=torch.float64)
     kept = factory.checkpoint(1, model, weights, few=True, scale_name=data.scale_name)
     restored = factory.restore(few_values(noise), kept)
-    assert restored is not None
     assert torch.equal(restored[0].likelihood.noise, model.likelihood.noise)
 
 
@@ -106,7 +105,7 @@ def entangled(U: torch.Tensor) -> torch.Tensor:
 
 def valley(U: torch.Tensor) -> torch.Tensor:
     """Return a parabola of condition 1e4 whose axes are no inputs."""
-    generator = torch.Generator().manual_seed(3)
+    generator = problems.seeded(3)
     axes = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64, generator=generator)).Q
     return ((U - 0.4) @ axes).square() @ torch.logspace(0, 4, 4, dtype=torch.float64)
 
@@ -125,7 +124,7 @@ def test_a_further_kernel_is_tried_where_a_few_wild_values_are_aside() -> None:
     factory = SurrogateFactory.default(2, torch.float64, CPU)
     errors = []
     for made in (factory, replace(factory, further={})):
-        fitted, scaled = fit_warped(made, data, torch.Generator().manual_seed(1), few=True)
+        fitted, scaled = fit_warped(made, data, problems.seeded(1), few=True)
         mean = made.build(scaled, fitted).posterior(beside).mean[:, 0].detach()
         errors.append(float((scaled.values_of(mean) - curved_valley(beside)).abs().median()))
     assert errors[0] < 0.4 * errors[1]
@@ -139,14 +138,14 @@ def test_a_further_kernel_is_tried_where_a_few_wild_values_are_aside() -> None:
 def test_a_further_kernel_is_taken_where_the_likelihood_says_so(
     function: Callable[[torch.Tensor], torch.Tensor], expected: str | None
 ) -> None:
-    generator = torch.Generator().manual_seed(0)
+    generator = problems.seeded()
     U, new = torch.rand(2, 60, 4, dtype=torch.float64, generator=generator)
     data = TrainingData.of(U, function(U), None, True)
     factory = SurrogateFactory.default(4, torch.float64, CPU)
     without = replace(factory, further={})
     errors = []
     for made in (factory, without):
-        fitted, scaled = fit_warped(made, data, torch.Generator().manual_seed(1), few=True)
+        fitted, scaled = fit_warped(made, data, problems.seeded(1), few=True)
         model = made.build(scaled, fitted)
         found = scaled.values_of(model.posterior(new).mean[:, 0].detach())
         errors.append(((found - function(new)).square().mean().sqrt() / function(new).std()).item())
@@ -154,7 +153,6 @@ def test_a_further_kernel_is_taken_where_the_likelihood_says_so(
         weights = torch.zeros(60, 1, dtype=torch.float64)
         kept = made.checkpoint(1, model, weights, few=True, scale_name=scaled.scale_name)
         restored = factory.restore(data, kept)
-        assert restored is not None
         torch.testing.assert_close(restored[0].posterior(new).mean, model.posterior(new).mean)
     assert errors[0] < 0.2 * errors[1] if expected else errors[0] == errors[1]
 
@@ -163,7 +161,7 @@ def test_a_further_kernel_is_taken_where_the_likelihood_says_so(
 def test_constant_values_have_a_model(n: int, d: int) -> None:
     data = TrainingData.of(problems.uniform(n, d), torch.ones(n).double(), None, True)
     factory = SurrogateFactory.default(d, torch.float64, CPU)
-    fitted, _ = fit_warped(factory, data, torch.Generator().manual_seed(1), few=True)
+    fitted, _ = fit_warped(factory, data, problems.seeded(1), few=True)
     mean = factory.build(data, fitted).posterior(problems.uniform(5, d, seed=1)).mean
     torch.testing.assert_close(mean, torch.zeros_like(mean), atol=1e-6, rtol=0.0)
 
@@ -172,7 +170,7 @@ def test_constant_values_have_a_model(n: int, d: int) -> None:
 def test_noise_has_no_kernel_without_priors(seed: int) -> None:
     data = TrainingData.of(problems.uniform(20, 8), problems.normal(20, seed=seed), None, True)
     factory = SurrogateFactory.default(8, torch.float64, CPU)
-    fitted, _ = fit_warped(factory, data, torch.Generator().manual_seed(1), few=True)
+    fitted, _ = fit_warped(factory, data, problems.seeded(1), few=True)
     assert factory.further_of(fitted) is None
 
 
@@ -183,7 +181,7 @@ def test_values_in_many_inputs_are_not_followed_by_a_kernel_without_priors(n: in
     rosenbrock = (100.0 * (X[:, 1:] - X[:, :-1] ** 2) ** 2 + (X[:, :-1] - 1.0) ** 2).sum(1)
     data = TrainingData.of(U, rosenbrock, None, False)
     factory = SurrogateFactory.default(20, torch.float64, CPU)
-    fitted, _ = fit_warped(factory, data, torch.Generator().manual_seed(1), few=True)
+    fitted, _ = fit_warped(factory, data, problems.seeded(1), few=True)
     assert factory.further_of(fitted) is None
 
 
@@ -194,7 +192,7 @@ def test_a_kernel_that_falls_behind_is_not_fitted_to_the_end() -> None:
     numbers = []
     for made in (factory, replace(factory, further={})):
         evaluations: list[int] = []
-        generator = torch.Generator().manual_seed(1)
+        generator = problems.seeded(1)
         fit_warped(made, data, generator, few=True, watch=FitWatch(evaluations.append))
         numbers.append(len(evaluations))
     assert 0 < numbers[0] - numbers[1] < 0.5 * len(factory.further) * MOST_EVALUATIONS

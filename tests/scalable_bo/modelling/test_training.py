@@ -37,7 +37,6 @@ def test_a_scale_and_its_inverse_undo_each_other_and_its_slope_is_the_derivative
 ) -> None:
     given = with_wild_ones(SMOOTH, [1e6, -1e6, 3e5]) if kind is Fences else MANY_MAGNITUDES
     warp = kind.of(given)
-    assert warp is not None
     values = given.clone().requires_grad_()
     scaled = warp(values)
     torch.testing.assert_close(warp.inverse(scaled), values)
@@ -51,7 +50,6 @@ def test_a_scale_and_its_inverse_undo_each_other_and_its_slope_is_the_derivative
 
 def test_values_below_all_that_were_seen_are_not_of_magnitudes_beyond_theirs() -> None:
     warp = LogGap.of(MANY_MAGNITUDES)
-    assert warp is not None
     worst = float(MANY_MAGNITUDES.min())
     z = warp(MANY_MAGNITUDES).min() - torch.tensor([0.0, 1e-6, 1.0, 10.0], dtype=torch.float64)
     values = warp.inverse(z)
@@ -62,7 +60,7 @@ def test_values_below_all_that_were_seen_are_not_of_magnitudes_beyond_theirs() -
 @pytest.mark.parametrize("maximize", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_likelihood_takes_the_logarithm_of_many_magnitudes_alone(maximize: bool) -> None:
     sign = 1.0 if maximize else -1.0
-    generator = torch.Generator().manual_seed(0)
+    generator = problems.seeded()
     many, smooth = (
         fit_warped(FACTORY, data_of(sign * values, maximize=maximize), generator, few=True)[1]
         for values in (MANY_MAGNITUDES, SMOOTH)
@@ -85,7 +83,7 @@ def test_the_likelihood_takes_the_logarithm_of_many_magnitudes_alone(maximize: b
 def test_a_few_wild_values_leave_a_usable_surrogate(
     few: bool, wild: list[float], scale_name: str, most: float
 ) -> None:
-    generator = torch.Generator().manual_seed(0)
+    generator = problems.seeded()
     given = data_of(with_wild_ones(SMOOTH, wild))
     fitted, data = fit_warped(FACTORY, given, generator, few=few)
     assert data.scale_name == scale_name
@@ -96,7 +94,6 @@ def test_a_few_wild_values_leave_a_usable_surrogate(
     weights = torch.zeros(len(data.U), 1, dtype=torch.float64)
     kept = FACTORY.checkpoint(1, fitted, weights, few=few, scale_name=data.scale_name)
     restored = FACTORY.restore(given, kept)
-    assert restored is not None
     assert torch.equal(restored[1].y, data.y)
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from scalable_bo.serving.tells import Told
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage.rounds import Batch
 from scalable_bo.study.study import Study
+from tests.refusals import assert_refused
 from tests.waiting import eventually
 
 SPACE = Space(x=Float(0.0, 1.0))
@@ -226,10 +228,7 @@ def test_an_ask_that_runs_is_abandoned_at_the_end() -> None:
     assert desk.close()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("lease", 0.0), ("batch", 0), ("evaluations", 0), ("evaluations", True)]
-)
-def test_wrong_arguments_are_named(name: str, value: Any) -> None:
-    options: dict[str, Any] = {name: value}
-    with pytest.raises((TypeError, ValueError), match=f"`{name}`"):
-        Desk(Study(SPACE, maximize=True), **options)
+def test_wrong_arguments_are_named() -> None:
+    desk = partial(Desk, Study(SPACE, maximize=True))
+    assert_refused(ValueError, desk, lease=[0.0], batch=[0], evaluations=[0])
+    assert_refused(TypeError, desk, evaluations=[True])

@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,6 +16,7 @@ from scalable_bo.evaluation.evaluator import Evaluation, call
 from scalable_bo.serving.client import RemoteStudy
 from scalable_bo.serving.server import Server
 from scalable_bo.serving.worker import work
+from scalable_bo.study.study import Study
 from tests.scalable_bo.objectives import lacking_above_half, misnamed_above_half
 from tests.scalable_bo.serving.served import make_study, served
 from tests.waiting import eventually
@@ -44,8 +46,7 @@ def evaluate(id: int, params: dict[str, Any]) -> Evaluation:
     return Evaluation.of(id, params["x"])
 
 
-def test_a_worker_evaluates_until_there_are_no_more_points() -> None:
-    study = make_study()
+def test_a_worker_evaluates_until_there_are_no_more_points(study: Study) -> None:
     with served(study, evaluations=7, batch=3) as (server, remote):
         assert work(remote, evaluate) == 7
     frame = study.to_dataframe()
@@ -67,8 +68,7 @@ def test_a_worker_with_an_unknown_outcome_ends_and_gives_its_point_back() -> Non
     assert len(study.pending.ids) == 2
 
 
-def test_a_worker_on_which_nothing_works_ends_after_three_points() -> None:
-    study = make_study()
+def test_a_worker_on_which_nothing_works_ends_after_three_points(study: Study) -> None:
 
     def broken(id: int, params: dict[str, Any]) -> Evaluation:
         return Evaluation.failed(id, "ImportError: no such package", ImportError())
@@ -86,24 +86,18 @@ def test_a_worker_that_is_stopped_does_not_wait_for_a_server_that_is_down() -> N
 
 
 def test_an_interrupted_point_goes_back_at_once() -> None:
-    study = make_study()
-
-    def interrupted(id: int, params: dict[str, Any]) -> Evaluation:
-        raise KeyboardInterrupt
-
     with (
-        served(study, batch=1) as (server, remote),
+        served(make_study(), batch=1) as (server, remote),
         RemoteStudy(server.url, token=server.token) as other,
     ):
         with pytest.raises(KeyboardInterrupt):
-            work(remote, interrupted)
+            work(remote, Mock(side_effect=KeyboardInterrupt))
         assert 0 in other.ask(100).ids
 
 
 def test_a_value_that_comes_too_late_is_said_and_the_worker_goes_on(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, study: Study
 ) -> None:
-    study = make_study()
     with served(study, evaluations=3) as (server, remote):
 
         def overtaken(id: int, params: dict[str, Any]) -> Evaluation:
@@ -133,8 +127,7 @@ def start_worker(folder: Path, server: Server, function: str) -> subprocess.Pope
     )
 
 
-def test_the_command_evaluates_all_and_ends(folder: Path) -> None:
-    study = make_study()
+def test_the_command_evaluates_all_and_ends(folder: Path, study: Study) -> None:
     with Server(study, token_file=folder / "token", evaluations=5) as server:
         worker = start_worker(folder, server, "value")
         said, complaint = worker.communicate(timeout=300)
@@ -143,8 +136,7 @@ def test_the_command_evaluates_all_and_ends(folder: Path) -> None:
     assert study.num_observations == 5
 
 
-def test_the_command_says_what_is_broken_on_its_machine(folder: Path) -> None:
-    study = make_study()
+def test_the_command_says_what_is_broken_on_its_machine(folder: Path, study: Study) -> None:
     with Server(study, token_file=folder / "token") as server:
         worker = start_worker(folder, server, "broken")
         _, complaint = worker.communicate(timeout=300)
@@ -154,8 +146,7 @@ def test_the_command_says_what_is_broken_on_its_machine(folder: Path) -> None:
     assert nothing.returncode == 2 and "`--function` must be importable" in refused
 
 
-def test_a_worker_that_is_interrupted_once_finishes_and_tells(folder: Path) -> None:
-    study = make_study()
+def test_a_worker_that_is_interrupted_once_finishes_and_tells(folder: Path, study: Study) -> None:
     with Server(study, token_file=folder / "token") as server:
         worker = start_worker(folder, server, "brief")
         eventually((folder / "begun").exists)
@@ -167,8 +158,9 @@ def test_a_worker_that_is_interrupted_once_finishes_and_tells(folder: Path) -> N
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
-def test_a_worker_that_is_ended_leaves_nothing_behind(folder: Path, number: int) -> None:
-    study = make_study()
+def test_a_worker_that_is_ended_leaves_nothing_behind(
+    folder: Path, number: int, study: Study
+) -> None:
     with Server(study, token_file=folder / "token", lease=2.0, batch=1) as server:
         worker = start_worker(folder, server, "slow")
         children = folder / "children"

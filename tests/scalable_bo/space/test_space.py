@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from acquisition.constraints import FeasibleSet
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
+from tests.refusals import assert_refused
 from tests.scalable_bo.strategies import choices, points_of, spaces
 
 finite = st.floats(-1e6, 1e6)
@@ -56,13 +57,10 @@ def test_bounds_name_the_parameters_and_are_kept() -> None:
     torch.testing.assert_close(space.unnormalize(space.normalize(X)), X)
 
 
-@pytest.mark.parametrize(
-    "bounds",
-    [[[0.0, 1.0]], [0.0, 1.0], [[0.0, 2.0], [1.0, 1.0]], [[0.0], [math.inf]], torch.zeros(2, 0)],
-)
-def test_impossible_bounds_are_refused(bounds: object) -> None:
-    with pytest.raises(ValueError, match="`bounds` must"):
-        Space.from_bounds(bounds)
+def test_impossible_bounds_are_refused() -> None:
+    reversed_and_infinite = [[[0.0, 2.0], [1.0, 1.0]], [[0.0], [math.inf]]]
+    wrong = [[[0.0, 1.0]], [0.0, 1.0], *reversed_and_infinite, torch.zeros(2, 0)]
+    assert_refused(ValueError, Space.from_bounds, bounds=wrong)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 import os
 import subprocess
 import sys
-
-import pytest
+from unittest.mock import patch
 
 from scalable_bo.storage import lock
 from scalable_bo.storage.lock import has_ended, process_mark
@@ -21,19 +20,14 @@ def test_a_process_has_a_mark_of_its_own_until_it_ends() -> None:
     assert process_mark(child.pid) == ""
 
 
-def test_nothing_is_said_of_processes_that_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_said_of_processes_that_cannot_be_seen() -> None:
     mark = process_mark(os.getpid())
     elsewhere = "0" * 8 + mark[8:14] + "0" * 10
     assert not has_ended(elsewhere)
-
-    def refused(*arguments: object) -> None:
-        raise PermissionError
-
     later = mark[:14] + "f" * 10
     assert has_ended(later)  # another process has its number now
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "kill", refused)
+    with patch.object(os, "kill", side_effect=PermissionError):
         assert not has_ended(later)
-    monkeypatch.setattr(lock.socket, "gethostname", refused)
-    assert process_mark(os.getpid()) == ""
-    assert not has_ended(mark)
+    with patch.object(lock.socket, "gethostname", side_effect=PermissionError):
+        assert process_mark(os.getpid()) == ""
+        assert not has_ended(mark)

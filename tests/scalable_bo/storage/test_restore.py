@@ -31,8 +31,11 @@ def tell_all(study: Study) -> None:
     study.tell(batch.ids, [float("nan") if id % 7 == 3 else id / 3 for id in batch.ids])
 
 
+Running = tuple[Path, pd.DataFrame]
+
+
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Running:
     """The folder of a study as it is while it runs, with a backup of its beginning; and what it
     holds.
     """
@@ -53,9 +56,15 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFram
     return folder / "copy", frame
 
 
+@pytest.fixture
+def copied(running: Running, tmp_path: Path) -> Path:
+    """A copy of that folder."""
+    return Path(shutil.copytree(running[0], tmp_path / "study"))
+
+
 @pytest.mark.parametrize("number", [40, pytest.param(2000, marks=pytest.mark.slow)])
 def test_no_flipped_bit_opens_with_other_numbers(
-    tmp_path: Path, running: tuple[Path, pd.DataFrame], number: int
+    tmp_path: Path, running: Running, number: int
 ) -> None:
     folder, frame = running
     instant = random.Random(number)
@@ -148,23 +157,22 @@ def change(folder: Path, statement: str) -> None:
     ],
 )
 def test_every_changed_or_missing_row_is_noticed_and_restored_from_the_backup(
-    tmp_path: Path, running: tuple[Path, pd.DataFrame], statement: str
+    copied: Path, statement: str
 ) -> None:
-    shutil.copytree(running[0], tmp_path / "study")
-    with make(tmp_path / "study") as study:  # the backup is now of all
+    with make(copied) as study:  # the backup is now of all
         study.ask(1)
     frame = study.to_dataframe()
-    change(tmp_path / "study", statement)
+    change(copied, statement)
     with pytest.raises(DamagedError, match="is damaged: .* `scalable-bo repair .*study` restores"):
-        make(tmp_path / "study")
+        make(copied)
     with pytest.raises(DamagedError, match="is damaged"):
-        SQLiteStorage.copy_of(tmp_path / "study")
-    assert restore(tmp_path / "study") in ([], ["what was written after the last backup"])
-    assert restore(tmp_path / "study") is None
-    with make(tmp_path / "study") as study:
+        SQLiteStorage.copy_of(copied)
+    assert restore(copied) in ([], ["what was written after the last backup"])
+    assert restore(copied) is None
+    with make(copied) as study:
         pd.testing.assert_frame_equal(study.to_dataframe(), frame)
         study.ask(3)
-    assert (tmp_path / "study" / "damaged-1" / "study.sqlite").exists()
+    assert (copied / "damaged-1" / "study.sqlite").exists()
 
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n) SELECT i"
@@ -187,19 +195,17 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n) SELEC
     ],
 )
 def test_what_a_study_does_not_define_is_refused_before_anything_is_read(
-    tmp_path: Path, running: tuple[Path, pd.DataFrame], name: str, statement: str
+    copied: Path, name: str, statement: str
 ) -> None:
-    folder = tmp_path / "study"
-    shutil.copytree(running[0], folder)
-    with make(folder) as study:
+    with make(copied) as study:
         study.ask(1)
-    with closing(connect(folder / "study.sqlite")) as connection:
+    with closing(connect(copied / "study.sqlite")) as connection:
         connection.executescript(statement)
     for read in (make, SQLiteStorage.copy_of, read_snapshot):
         with pytest.raises(DamagedError, match=f"not those of version {VERSION}: .*{name}"):
-            read(folder)
-    assert restore(folder) is not None
-    pd.testing.assert_frame_equal(contents(folder), study.to_dataframe())
+            read(copied)
+    assert restore(copied) is not None
+    pd.testing.assert_frame_equal(contents(copied), study.to_dataframe())
 
 
 @pytest.mark.parametrize("version", [0, -1, 1, 2, 3, 5, 6, 9, -(2**31)])
@@ -243,13 +249,11 @@ def test_a_study_without_a_whole_write_is_left_as_it_is(tmp_path: Path) -> None:
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
-def test_what_follows_a_write_that_is_whole_nowhere_is_lost(
-    tmp_path: Path, running: tuple[Path, pd.DataFrame]
-) -> None:
-    shutil.copytree(running[0], tmp_path / "study")  # 10 writes in the backup
-    change(tmp_path / "study", "UPDATE writes SET content = x'00' WHERE number IN (10, 13)")
-    assert restore(tmp_path / "study") == ["the last 5 of 17 writes"]
-    with make(tmp_path / "study") as study:
+def test_what_follows_a_write_that_is_whole_nowhere_is_lost(copied: Path, running: Running) -> None:
+    # 10 writes are in the backup
+    change(copied, "UPDATE writes SET content = x'00' WHERE number IN (10, 13)")
+    assert restore(copied) == ["the last 5 of 17 writes"]
+    with make(copied) as study:
         found = study.to_dataframe()
         assert len(found) == 132
         study.ask(3)
@@ -288,10 +292,9 @@ def test_a_backup_of_another_course_of_the_study_is_not_mixed_in(tmp_path: Path)
     ids=["missing", "another file", "without its first page", "empty", "cut", "torn", "zeros"],
 )
 def test_without_a_readable_database_the_backup_is_restored(
-    tmp_path: Path, running: tuple[Path, pd.DataFrame], damage: Callable[[bytes], bytes] | None
+    copied: Path, running: Running, damage: Callable[[bytes], bytes] | None
 ) -> None:
-    shutil.copytree(running[0], tmp_path / "study")
-    file = tmp_path / "study" / "study.sqlite"
+    file = copied / "study.sqlite"
     if damage is None:
         file.unlink()
     else:
@@ -300,10 +303,10 @@ def test_without_a_readable_database_the_backup_is_restored(
         with pytest.raises(
             RuntimeError, match="(?s)is damaged: .*`scalable-bo repair .*` restores what is"
         ):
-            make(tmp_path / "study")
+            make(copied)
         assert file.read_bytes() == damaged
-    assert restore(tmp_path / "study")
-    with make(tmp_path / "study") as study:
+    assert restore(copied)
+    with make(copied) as study:
         found = study.to_dataframe()
     told = found["status"] == "observed"
     pd.testing.assert_frame_equal(found[:122], running[1][:122])
@@ -311,7 +314,7 @@ def test_without_a_readable_database_the_backup_is_restored(
 
 
 def test_every_page_that_is_overwritten_costs_no_more_than_what_follows_it(
-    tmp_path: Path, running: tuple[Path, pd.DataFrame]
+    tmp_path: Path, running: Running
 ) -> None:
     folder, frame = running
     size = (folder / DATABASE).stat().st_size
@@ -352,7 +355,6 @@ def test_a_backup_is_made_when_a_study_is_closed_and_at_times(tmp_path: Path) ->
     assert num_writes() == 2
     study = make(tmp_path)
     storage = study._record.storage
-    assert isinstance(storage, SQLiteStorage)
     storage._held.next_backup = 0.0
     study.ask(5)
     assert num_writes() == 3

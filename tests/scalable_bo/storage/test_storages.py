@@ -50,8 +50,11 @@ def server() -> Iterator[None]:
     postgres.cache_clear()
 
 
+Reopen = Callable[[], Storage]
+
+
 @pytest.fixture(params=STORAGES)
-def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Storage]:
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Reopen:
     opened: list[Storage] = []
 
     def open_again() -> Storage:
@@ -63,7 +66,10 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Stora
     return open_again
 
 
-def fill(storage: Storage) -> None:
+@pytest.fixture
+def storage(reopen: Reopen) -> Storage:
+    """A storage with past evaluations, two asks, and values of what they asked for."""
+    storage = reopen()
     storage.save_settings(SETTINGS)
     storage.load(2)
     X = torch.arange(6.0, dtype=torch.float64).reshape(3, 2) / 3
@@ -73,11 +79,10 @@ def fill(storage: Storage) -> None:
     storage.add_ask(Ask(2, 1, 2, 3, True), AskReport(), 5, X[2:] * 1e-300)
     storage.add_outcomes([4], Outcomes.of([0.1]), 3)
     storage.add_outcomes([5, 3], Outcomes.of([math.nan, -1 / 3]), 4)
+    return storage
 
 
-def test_a_new_storage_holds_nothing_and_then_the_last_settings(
-    reopen: Callable[[], Storage],
-) -> None:
+def test_a_new_storage_holds_nothing_and_then_the_last_settings(reopen: Reopen) -> None:
     storage = reopen()
     assert storage.load_settings() is None
     storage.save_settings({"seed": 1})
@@ -85,8 +90,7 @@ def test_a_new_storage_holds_nothing_and_then_the_last_settings(
     assert storage.load_settings() == reopen().load_settings() == SETTINGS
 
 
-def test_what_was_stored_comes_back_to_the_last_bit(reopen: Callable[[], Storage]) -> None:
-    fill(reopen())
+def test_what_was_stored_comes_back_to_the_last_bit(storage: Storage, reopen: Reopen) -> None:
     found = reopen().load(2)
     X = torch.arange(6.0, dtype=torch.float64).reshape(3, 2) / 3
     assert torch.equal(found.rows.X, torch.cat([X, -X[:2], X[2:] * 1e-300]))
@@ -102,9 +106,7 @@ def test_what_was_stored_comes_back_to_the_last_bit(reopen: Callable[[], Storage
     assert found.sources == [Source("history", "abc", 0, 3)]
 
 
-def test_times_come_back_to_the_last_bit(reopen: Callable[[], Storage]) -> None:
-    storage = reopen()
-    fill(storage)
+def test_times_come_back_to_the_last_bit(storage: Storage, reopen: Reopen) -> None:
     X = torch.zeros(2, 2, dtype=torch.float64)
     storage.add_ask(Ask(3, 2, 4, 3, True), AskReport(time=1.7e9 + 0.1), 6, X)
     storage.add_outcomes([7], Outcomes.of([1.0]).taking([0.3]).told_at(1.7e9 + 0.7), 6)
@@ -115,9 +117,7 @@ def test_times_come_back_to_the_last_bit(reopen: Callable[[], Storage]) -> None:
         assert found.costs[3].time == 1.7e9 + 0.1
 
 
-def test_notes_come_back_the_last_one_of_each_point(reopen: Callable[[], Storage]) -> None:
-    storage = reopen()
-    fill(storage)
+def test_notes_come_back_the_last_one_of_each_point(storage: Storage, reopen: Reopen) -> None:
     for id, text in ((4, "a"), (0, "b"), (4, "c\n≤")):
         storage.set_note(id, text)
     for found in (storage.load(2), reopen().load(2)):
@@ -125,10 +125,8 @@ def test_notes_come_back_the_last_one_of_each_point(reopen: Callable[[], Storage
 
 
 def test_a_queue_is_kept_in_its_order_until_its_points_are_asked_for(
-    reopen: Callable[[], Storage],
+    storage: Storage, reopen: Reopen
 ) -> None:
-    storage = reopen()
-    fill(storage)
     X = torch.arange(8.0, dtype=torch.float64).reshape(4, 2) / 7
     storage.add_queued(X[:1])
     storage.add_queued(X[1:])
@@ -140,10 +138,8 @@ def test_a_queue_is_kept_in_its_order_until_its_points_are_asked_for(
 
 
 def test_removed_outcomes_make_points_pending_and_keep_the_order_of_the_others(
-    reopen: Callable[[], Storage],
+    storage: Storage, reopen: Reopen
 ) -> None:
-    storage = reopen()
-    fill(storage)
     storage.remove_outcomes([1, 5])
     rows = storage.load(2).rows
     assert rows.told.tolist() == [True, False, True, True, True, False]
@@ -155,10 +151,8 @@ def test_removed_outcomes_make_points_pending_and_keep_the_order_of_the_others(
 
 
 def test_replaced_outcomes_are_told_last_and_what_they_were_is_kept(
-    reopen: Callable[[], Storage],
+    storage: Storage, reopen: Reopen
 ) -> None:
-    storage = reopen()
-    fill(storage)
     asks = [Ask(1, 2, 1, 2, None), Ask(2, 1, 1, 3, True)]
     changes = [
         Change("2026-01-01T00:00:00+00:00", "corrected", 0, 1.0, 0.1, None, "a typo"),
@@ -174,9 +168,7 @@ def test_replaced_outcomes_are_told_last_and_what_they_were_is_kept(
         assert found.changes == changes
 
 
-def test_points_with_values_of_some_outcomes_come_back_pending(
-    reopen: Callable[[], Storage],
-) -> None:
+def test_points_with_values_of_some_outcomes_come_back_pending(reopen: Reopen) -> None:
     names = ("a", "b", "c")
     storage = reopen()
     storage.save_settings(SETTINGS)
@@ -201,9 +193,7 @@ def test_points_with_values_of_some_outcomes_come_back_pending(
         assert found.rows.partial(names) == {2: {"b": 2.0}}
 
 
-def test_what_was_loaded_may_be_changed(reopen: Callable[[], Storage]) -> None:
-    storage = reopen()
-    fill(storage)
+def test_what_was_loaded_may_be_changed(storage: Storage) -> None:
     found = storage.load(2)
     found.rows.values[0] = 9.0
     found.rows.observed.clear()
@@ -216,9 +206,7 @@ def test_what_was_loaded_may_be_changed(reopen: Callable[[], Storage]) -> None:
     assert len(again.sources) == 1
 
 
-def test_a_study_that_is_opened_for_every_step_is_one_that_never_closed(
-    reopen: Callable[[], Storage],
-) -> None:
+def test_a_study_that_is_opened_for_every_step_is_one_that_never_closed(reopen: Reopen) -> None:
     def step(study: Study) -> None:
         study.add_data([{"x": 0.5, "n": 1, "kind": "b"}], [0.25], name="past")
         batch = study.ask(3)

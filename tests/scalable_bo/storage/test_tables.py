@@ -2,8 +2,8 @@
 whatever the names and the choices are.
 """
 
-import itertools
 import math
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -101,48 +101,37 @@ GOAL: dict[str, Any] = {
 values = st.floats(allow_nan=False, allow_infinity=False)
 
 
-@pytest.mark.parametrize("num_spaces", [25, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("several", "num_spaces"),
+    [
+        (False, 25),
+        (True, 10),
+        *(pytest.param(some, 200, marks=pytest.mark.slow) for some in (False, True)),
+    ],
+)
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".xlsx"])
-def test_any_rows_come_back_from_a_file(tmp_path: Path, suffix: str, num_spaces: int) -> None:
-    @settings(max_examples=num_spaces, deadline=None)
-    @given(data=st.data())
-    def come_back(data: st.DataObject) -> None:
-        space = data.draw(spaces())
-        points = data.draw(points_of(space))
-        n = len(points)
-        told = data.draw(st.lists(values | texts.filter(bool) | st.none(), min_size=n, max_size=n))
-        study = answered(space, points, told, maximize=True)
-        taken = space.params | space.fixed
-        column = next(name for name in apart_names("value") if name not in taken)
-        assert_same(again(study, tmp_path / f"rows{suffix}", target=column), study, column)
-
-    come_back()
-
-
-@pytest.mark.parametrize("num_spaces", [10, pytest.param(200, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".xlsx"])
-def test_rows_of_several_outcomes_come_back_from_a_file(
-    tmp_path: Path, suffix: str, num_spaces: int
+def test_any_rows_of_one_or_several_outcomes_come_back_from_a_file(
+    tmp_path: Path, suffix: str, several: bool, num_spaces: int
 ) -> None:
+    value = st.tuples(values, values, values, values) if several else values
+
     @settings(max_examples=num_spaces, deadline=None)
     @given(data=st.data())
     def come_back(data: st.DataObject) -> None:
         space = data.draw(spaces())
         points = data.draw(points_of(space))
         n = len(points)
-        several = st.tuples(values, values, values, values)
-        told = data.draw(st.lists(several | texts.filter(bool) | st.none(), min_size=n, max_size=n))
-        study = answered(space, points, told, **GOAL)
-        assert_same(again(study, tmp_path / f"rows{suffix}"), study)
+        told = data.draw(st.lists(value | texts.filter(bool) | st.none(), min_size=n, max_size=n))
+        study = answered(space, points, told, **(GOAL if several else {"maximize": True}))
+        taken = space.params | space.fixed
+        column = next(name for i in count() if (name := "value" + "_" * i) not in taken)
+        target = None if several else column
+        assert_same(again(study, tmp_path / f"rows{suffix}", target=target), study)
 
     come_back()
 
 
-def apart_names(name: str) -> Any:
-    return (name + "_" * count for count in itertools.count())
-
-
-def assert_same(found: Study, study: Study, *columns: str) -> None:
+def assert_same(found: Study, study: Study) -> None:
     """Require the rows of a study, without the pending ones."""
     rows = study._record.rows
     kept = rows.told.nonzero().flatten().tolist()

@@ -36,12 +36,8 @@ def test_what_is_withdrawn_is_a_failure_and_stays_on_record(tmp_path: Path) -> N
         assert study.num_observations == 3
         assert study.reasons([4, 1, 0]) == ["withdrawn: wrong scale"] * 2 + ["withdrawn"]
         first, second, third = study.changes
-        assert (first.kind, first.id, first.value, first.why) == (
-            "withdrawn",
-            4,
-            before[4],
-            "wrong scale",
-        )
+        assert (first.kind, first.id, first.value) == ("withdrawn", 4, before[4])
+        assert first.why == "wrong scale"
         assert (second.id, third.why) == (1, "")
         assert study.retry([4]).ids == [4]
         study.tell([4], [7.0])
@@ -79,7 +75,6 @@ def test_the_surrogate_no_longer_knows_what_was_withdrawn() -> None:
     study.correct(5, 100.0)
     study.withdraw([5])
     study.ask(2)
-    assert study.model is not None
     assert len(study.model.train_inputs[0]) == 8
 
 
@@ -127,9 +122,7 @@ def test_points_that_fail_are_evaluated_once_more(tmp_path: Path, vectorized: bo
 
     with make(tmp_path, num_initial=100) as study:
         study.ask(2)
-        study.optimize(
-            objective, 2, 8, retry="once", max_failures=99, vectorized=vectorized, progress=False
-        )
+        study.optimize(objective, 2, 8, retry="once", max_failures=99, vectorized=vectorized)
         frame = study.to_dataframe()
         assert len(frame) == 18
         assert (frame["status"][frame["x"] >= 0.25] == "observed").all()
@@ -153,7 +146,6 @@ def test_points_of_an_asynchronous_run_are_evaluated_once_more_at_its_end() -> N
         asynchronous=True,
         retry="once",
         max_failures=99,
-        progress=False,
     )
     assert (study.num_observations, study.num_failed) == (16, 0)
     assert len(seen) > 16

@@ -11,6 +11,7 @@ from acquisition import Request
 from acquisition.selection import DUPLICATE_DISTANCE
 from scalable_bo.space.space import Float, Space
 from scalable_bo.study.study import Study
+from tests import problems
 from tests.acquisition.random_points import RandomPoints
 
 PLANE = Space(x=Float(0.0, 1.0), y=Float(-5.0, 5.0))
@@ -29,7 +30,7 @@ class Changed:
 def make_study(change: Callable[[Tensor], Any], **options: Any) -> Study:
     """Return a study that has its design."""
     study = Study(PLANE, maximize=True, seed=0, strategy=Changed(change), num_initial=4, **options)
-    X = torch.rand(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    X = problems.uniform(40, 2)
     study.add_data(X, X[:, 0])
     return study
 
@@ -83,4 +84,4 @@ def test_a_batch_may_miss_the_bounds_by_rounding(change: Callable[[Tensor], Any]
 def test_a_run_does_not_end_early_with_a_strategy_that_has_no_points() -> None:
     study = make_study(lambda X: X[:0])
     with pytest.raises(ValueError, match=r"`Changed` must return .* got shape \(0, 2\)"):
-        study.optimize(lambda params: params["x"], rounds=2, batch=3, progress=False)
+        study.optimize(lambda params: params["x"], rounds=2, batch=3)

@@ -54,9 +54,7 @@ def test_a_queue_outlives_the_process(tmp_path: Path) -> None:
     with make_study(path=tmp_path) as study:
         assert study.num_queued == 2
         seen: list[dict[str, Any]] = []
-        study.optimize(
-            lambda params: seen.append(params) or params["x"], rounds=2, batch=2, progress=False
-        )
+        study.optimize(lambda params: seen.append(params) or params["x"], rounds=2, batch=2)
         assert seen[2:4] == WISHES[1:]
         assert len(seen) == 2 + 4
 
@@ -64,7 +62,7 @@ def test_a_queue_outlives_the_process(tmp_path: Path) -> None:
 def test_a_finite_space_counts_what_is_enqueued() -> None:
     study = Study(Space(n=Int(1, 4)), maximize=True, num_initial=2, sampler=QUICK)
     study.enqueue([{"n": 4}])
-    result = study.optimize(lambda p: p["n"], rounds=3, batch=3, progress=False)
+    result = study.optimize(lambda p: p["n"], rounds=3, batch=3)
     assert sorted(result.X.flatten().tolist()) == [1, 2, 3, 4]
     assert result.best_params == {"n": 4}
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -48,9 +49,10 @@ def test_values_are_kept_beside_one_of_a_point_that_another_process_has_told(
 
     options: dict[str, Any] = {"vectorized": True}
     if kind != "vectorized":
+        pool = partial(ThreadPoolExecutor, BATCH)
         options = {"executor": pool, "asynchronous": kind == "asynchronous"}
     objective = all_at_once if kind == "vectorized" else wait_for_all
-    study.optimize(objective, 1, BATCH, progress=False, **options)
+    study.optimize(objective, 1, BATCH, **options)
     assert [point.outcomes["value"] for point in study.points()] == [
         7.0 if point.id == 1 else point.params["x"] for point in study.points()
     ]
@@ -66,7 +68,7 @@ def test_a_value_that_is_refused_ends_a_run_when_the_others_have_been_told() -> 
 
     study = Picky(SPACE, maximize=True, num_initial=100)
     with pytest.raises(ValueError, match="not this one"):
-        study.optimize(lambda X: X[:, 0], 1, BATCH, vectorized=True, progress=False)
+        study.optimize(lambda X: X[:, 0], 1, BATCH, vectorized=True)
     assert study.pending.ids == [1]
 
 
@@ -85,7 +87,7 @@ def test_a_failed_point_that_another_process_has_taken_back_is_left_to_it(
             other.retry([1]) if by == "retry" else other.correct(1, 7.0)
         return float(params["x"])
 
-    study.optimize(objective, 1, BATCH, retry="once", progress=False)
+    study.optimize(objective, 1, BATCH, retry="once")
     again = study.points([0])[0].params["x"]
     assert evaluated[BATCH:] == [again]
     assert statuses(study, [0, 2, 3]) == ["observed"] * 3
@@ -107,20 +109,10 @@ def test_nothing_is_evaluated_once_more_where_all_was_taken_back(
             other.correct(point.id, 7.0)
 
     study.optimize(
-        objective,
-        1,
-        BATCH,
-        vectorized=True,
-        retry="once",
-        callbacks=[EachPoint(correct)],
-        progress=False,
+        objective, 1, BATCH, vectorized=True, retry="once", callbacks=[EachPoint(correct)]
     )
     assert sizes == [BATCH]
     assert study.num_failed == 0
-
-
-def pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(BATCH)
 
 
 def statuses(study: Study, ids: Sequence[int]) -> list[str]:

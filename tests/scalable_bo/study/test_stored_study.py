@@ -58,7 +58,7 @@ def test_a_mixed_space_is_optimised_where_its_points_can_be_run() -> None:
         seen.append(params)
         return score(params)
 
-    result = study.optimize(objective, rounds=6, batch=6, progress=False)
+    result = study.optimize(objective, rounds=6, batch=6)
     assert result.best_value > 0.9
     assert result.best_params["kind"] == "b"
     assert all(
@@ -85,7 +85,7 @@ def test_constraints_hold_for_every_point_that_is_asked(dtype: torch.dtype) -> N
         kind=Categorical(["u", "v", "w"]),
     )
     study = make(space=space, dtype=dtype)
-    study.optimize(lambda p: p["a"] + p["b"] + 0.2 * p["n"], rounds=3, batch=6, progress=False)
+    study.optimize(lambda p: p["a"] + p["b"] + 0.2 * p["n"], rounds=3, batch=6)
     assert space.feasible(study.result.X).all()
     assert study.result.best_value > 2.0
     assert study.last_ask.residual is not None
@@ -96,7 +96,7 @@ def test_an_equality_is_met_by_the_design_and_by_the_surrogate() -> None:
         LinearConstraint({"a": 1.0, "b": 2.0}, 1.0, 1.0), a=Float(0.0, 1.0), b=Float(0.0, 1.0)
     )
     study = make(space=space)
-    study.optimize(lambda p: -((p["a"] - 0.6) ** 2), rounds=3, batch=4, progress=False)
+    study.optimize(lambda p: -((p["a"] - 0.6) ** 2), rounds=3, batch=4)
     torch.testing.assert_close(
         study.result.X @ torch.tensor([1.0, 2.0], dtype=torch.float64),
         torch.ones(12, dtype=torch.float64),
@@ -155,13 +155,13 @@ def test_a_finite_space_ends_with_its_result_and_runs_no_further(
     assert "Ended before round 4: all points of the space have been asked for." in (
         capsys.readouterr().err
     )
-    assert study.optimize(lambda p: 0.0, rounds=2, batch=5, progress=False).best_value == 7.0
+    assert study.optimize(lambda p: 0.0, rounds=2, batch=5).best_value == 7.0
 
 
 def test_a_space_that_is_too_large_to_be_listed_ends_when_no_point_is_found() -> None:
     space = Space(LinearConstraint({"n": 1}, at_least=39_991), n=Int(0, 40_000))
     study = make(space=space, num_initial=100)
-    result = study.optimize(lambda p: p["n"], rounds=4, batch=10, progress=False)
+    result = study.optimize(lambda p: p["n"], rounds=4, batch=10)
     assert result.values.unique().tolist() == list(range(39_991, 40_001))
     assert result.num_pending == 0
     assert study.num_asks < 4
@@ -294,7 +294,6 @@ def test_other_solvers_kernels_and_sizes_are_accepted(tmp_path: Path) -> None:
         tmp_path, solver=CG(None), kernel=kernel, dtype=torch.float32, num_initial=3
     ) as study:
         assert study.ask(1).ids == [22]
-        assert study.model is not None
         assert isinstance(study.model.covar_module, MaternKernel)
 
 
@@ -347,7 +346,6 @@ def test_values_told_during_an_ask_wait_for_the_next_one() -> None:
     sampler = partial(TellsMeanwhile, **QUICK.keywords)
     study._proposer._strategy = ThompsonStrategy(sampler)
     study.ask(2)
-    assert study.model is not None
     assert len(study.model.train_targets) == 10
     assert study.num_observations == 11
 
@@ -368,7 +366,6 @@ def test_known_variances_reach_the_surrogate_in_its_units(tmp_path: Path, noise:
             study.tell(study.ask(1).ids, [1.0])
     with make(tmp_path) as study:
         study.ask(1)
-        assert study.model is not None
         assert isinstance(study.model.likelihood, FixedNoiseGaussianLikelihood)
         std = np.std([*frame["score"], 0.0], ddof=1)
         torch.testing.assert_close(

@@ -95,7 +95,7 @@ def test_outcomes_that_come_later_keep_how_long_the_evaluation_took() -> None:
 )
 def test_a_run_measures_its_evaluations_those_that_fail_among_them(executor: Any) -> None:
     study = make()
-    study.optimize(slow, 1, 12, executor=executor, progress=False)
+    study.optimize(slow, 1, 12, executor=executor)
     frame = study.to_dataframe()
     assert set(frame["status"]) == {"observed", "failed"}
     assert frame["seconds"].between(0.02, 60.0).all()
@@ -106,7 +106,7 @@ def test_a_run_measures_its_evaluations_those_that_fail_among_them(executor: Any
 def test_a_run_measures_a_program_and_a_server_keeps_what_a_worker_measures() -> None:
     study = make()
     program = Command([sys.executable, "-c", PROGRAM])
-    study.optimize(program, 1, 2, progress=False)
+    study.optimize(program, 1, 2)
     program.close()
     assert study.to_dataframe()["seconds"].between(0.02, 60.0).all()
     with served(study, evaluations=5, batch=3) as (_, remote):

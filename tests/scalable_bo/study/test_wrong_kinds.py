@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -23,18 +24,7 @@ class Hostile:
     """Raises from all that Python asks of it."""
 
     __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no repr")
-
-    def __len__(self) -> int:
-        raise RuntimeError("no length")
-
-    def __iter__(self) -> Iterator[Any]:
-        raise RuntimeError("no iterator")
-
-    def __eq__(self, other: object) -> bool:
-        raise RuntimeError("no comparison")
+    __repr__ = __len__ = __iter__ = __eq__ = Mock(side_effect=RuntimeError("hostile"))
 
 
 nested: list[Any] = []
@@ -194,8 +184,7 @@ def test_a_path_that_cannot_be_is_refused_by_its_name(wrong: str) -> None:
 
 def test_names_of_outcomes_and_parameters_may_be_shown_by_no_code_of_their_own() -> None:
     class Name:
-        def __repr__(self) -> str:
-            raise RuntimeError("no repr")
+        __repr__ = Mock(side_effect=RuntimeError("no repr"))
 
     for name in (Name(), pd.NA):
         with pytest.raises(ValueError, match="must be of the outcomes a, b, got <"):
