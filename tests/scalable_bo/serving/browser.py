@@ -115,10 +115,6 @@ class Browser:
         """Write a picture of the window."""
         file.write_bytes(b64decode(self._call("GET", "/screenshot")))
 
-    def resize(self, width: int, height: int) -> None:
-        """Give the window another size."""
-        self._call("POST", "/window/rect", {"width": width, "height": height})
-
     def _find(self, selector: str) -> str:
         found = self._call("POST", "/element", {"using": "css selector", "value": selector})
         return str(found[ELEMENT])
