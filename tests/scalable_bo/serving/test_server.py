@@ -7,10 +7,12 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -100,9 +102,7 @@ def test_workers_go_on_beside_another_process_that_tells_their_points(tmp_path: 
 def test_a_storage_that_is_away_is_said_in_json(
     server: Server, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    def away(record: StudyRecord) -> None:
-        raise error("The database could not be reached.")
-
+    away = Mock(side_effect=error("The database could not be reached."))
     monkeypatch.setattr(StudyRecord, "refresh", away)
     for path in (*GETS, "/live", "/model", "/rows"):
         status, answer, _ = send(server.url, path, token=server.token)
@@ -114,15 +114,8 @@ def test_tells_of_many_threads_are_all_recorded(remote: RemoteStudy, study: Stud
     ids = remote.ask(64).ids
     ids += remote.ask(64 - len(ids)).ids
 
-    def tell(part: list[int]) -> None:
-        for id in part:
-            remote.tell([id], [float(id)])
-
-    threads = [threading.Thread(target=tell, args=(ids[k::8],)) for k in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda id: remote.tell([id], [float(id)]), ids))
     frame = study.to_dataframe()
     assert (frame["value"][ids] == ids).all()
 

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import patch
 
 import pandas as pd
 import pytest
@@ -303,19 +304,15 @@ def test_a_copy_is_of_what_is_committed_and_leaves_the_folder_as_it_is(tmp_path:
         SQLiteStorage.copy_of(tmp_path)
 
 
-def test_a_conversion_that_fails_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversion_that_fails_changes_nothing(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(STORED / "nine", tmp_path / "study"))
-
-    def fail(*arguments: object) -> None:
-        raise sqlite3.OperationalError("the disk is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sqlite, "append", fail)
-        message = "could not be brought from version 9 of the schema to 10: the disk is full. It is"
-        with pytest.raises(RuntimeError, match=message):
-            SQLiteStorage(folder)
+    full = sqlite3.OperationalError("the disk is full")
+    message = "could not be brought from version 9 of the schema to 10: the disk is full. It is"
+    with (
+        patch.object(sqlite, "append", side_effect=full),
+        pytest.raises(RuntimeError, match=message),
+    ):
+        SQLiteStorage(folder)
     assert len(SQLiteStorage(folder).load(3).rows) == 10
     with closing(sqlite3.connect(folder / "version-9.sqlite")) as connection:
         assert connection.execute("SELECT count(*) FROM points").fetchone() == (10,)
@@ -359,7 +356,6 @@ def test_the_last_two_checkpoints_are_kept_and_the_right_one_is_found(tmp_path: 
     ]
     for up_to, found in ((9, 4), (4, 4), (3, 3)):
         loaded = load_checkpoint(kept, up_to)
-        assert loaded is not None
         assert (loaded.ask, loaded.kernel) == (found, "RBF")
         assert torch.equal(loaded.tensors["weights"], checkpoint(found).tensors["weights"])
     assert load_checkpoint(kept, 2) is None
@@ -412,7 +408,6 @@ def test_a_broken_checkpoint_falls_back_to_the_one_before(
     newest.write_bytes(damage(newest.read_bytes()))
     with pytest.warns(UserWarning, match="ask-00000002.safetensors is damaged and was passed over"):
         loaded = load_checkpoint(CheckpointFolder(tmp_path), 2)
-    assert loaded is not None
     assert loaded.ask == 1
 
 
@@ -423,20 +418,14 @@ def test_a_checkpoint_is_not_that_of_another_ask(tmp_path: Path) -> None:
         assert load_checkpoint(CheckpointFolder(tmp_path), 9) is None
 
 
-def test_a_checkpoint_that_could_not_be_finished_leaves_the_old_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_could_not_be_finished_leaves_the_old_ones(tmp_path: Path) -> None:
     save_checkpoint(CheckpointFolder(tmp_path), checkpoint(1))
-
-    def fail(descriptor: int) -> None:
-        raise OSError("disk full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
-        with pytest.warns(UserWarning, match=r"ask-00000002.* could not be kept \(.*disk full"):
-            save_checkpoint(CheckpointFolder(tmp_path), checkpoint(2))
+    with (
+        patch.object(os, "fsync", side_effect=OSError("disk full")),
+        pytest.warns(UserWarning, match=r"ask-00000002.* could not be kept \(.*disk full"),
+    ):
+        save_checkpoint(CheckpointFolder(tmp_path), checkpoint(2))
     loaded = load_checkpoint(CheckpointFolder(tmp_path), 2)
-    assert loaded is not None
     assert loaded.ask == 1
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -154,9 +155,7 @@ def test_an_ask_whose_checkpoint_does_not_fit_warns_or_is_refused_and_loses_noth
 def test_an_ask_is_stored_whose_checkpoint_cannot_be_kept(
     tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: object, number: int, content: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     for kind in (CheckpointFolder, CheckpointTable):
         monkeypatch.setattr(kind, "write", full)
     where: dict[str, Any] = {"path": tmp_path / "study"}
