@@ -39,6 +39,7 @@ BY_STRATEGY = [
     name if name == "thompson" else pytest.param(name, marks=pytest.mark.slow)
     for name in STRATEGIES
 ]
+BOTH = ["minimize", "maximize"]
 SPACE: dict[str, Any] = {
     "x": FloatDistribution(-2.0, 3.0),
     "rate": FloatDistribution(1e-4, 1.0, log=True),
@@ -89,9 +90,13 @@ def make_sampler(**options: Any) -> ThompsonSampler:
     return ThompsonSampler(**{**settings, **options})
 
 
+def new_study(directions: list[str] | None = None, **options: Any) -> Any:
+    return optuna.create_study(directions=directions, sampler=make_sampler(**options))
+
+
 def make_study(n: int = 6, **options: Any) -> Any:
     """Return a study with n complete trials."""
-    study = optuna.create_study(sampler=make_sampler(n_startup_trials=3, **options))
+    study = new_study(n_startup_trials=3, **options)
     study.optimize(bowl, n_trials=n)
     return study
 
@@ -180,7 +185,7 @@ def test_any_point_of_the_unit_cube_is_one_that_the_distributions_contain(
 
 
 def test_what_no_space_can_have_is_sampled_independently() -> None:
-    study = optuna.create_study(sampler=make_sampler(n_startup_trials=2, batch_size=2))
+    study = new_study(n_startup_trials=2, batch_size=2)
 
     def objective(trial: Any) -> float:
         seed = trial.suggest_int("seed", 0, 2**60)
@@ -202,8 +207,7 @@ def test_a_value_outside_its_range_counts_as_the_nearest_inside() -> None:
 
 @pytest.mark.parametrize("strategy", ["thompson", pytest.param("auto", marks=pytest.mark.slow)])
 def test_no_point_of_a_finite_space_comes_twice_while_others_are_left(strategy: str) -> None:
-    sampler = make_sampler(n_startup_trials=1, batch_size=None, strategy=strategy, sampler=None)
-    study = optuna.create_study(sampler=sampler)
+    study = new_study(n_startup_trials=1, batch_size=None, strategy=strategy, sampler=None)
 
     def objective(trial: Any) -> float:
         kind = trial.suggest_categorical("kind", ["a", "b"])
@@ -265,7 +269,7 @@ def test_no_point_of_a_finite_space_fails_twice() -> None:
             raise ValueError
         return float(place)
 
-    study = optuna.create_study(sampler=make_sampler(n_startup_trials=3))
+    study = new_study(n_startup_trials=3)
     study.optimize(fragile, n_trials=8, catch=ValueError)
     assert {trial.params["place"] for trial in study.trials} == set(range(8))
 
@@ -279,7 +283,7 @@ def test_it_is_learned_where_trials_fail(directions: list[str], reason: type[Exc
             raise reason
         return [x + y, x][: len(directions)]
 
-    study = optuna.create_study(directions=directions, sampler=make_sampler(strategy="auto"))
+    study = new_study(directions, strategy="auto")
     study.optimize(fragile, n_trials=24, catch=ValueError)
     failed = [trial.state != TrialState.COMPLETE for trial in study.trials]
     assert 2 <= sum(failed) <= 12
@@ -291,16 +295,14 @@ def test_it_is_learned_where_a_constraint_is_infinite(num_constraints: int) -> N
     def bounds(trial: Any) -> list[float]:
         return [math.inf if trial.params[name] < 0.4 else -1.0 for name in "xy"[:num_constraints]]
 
-    sampler = make_sampler(strategy="auto", constraints_func=bounds)
-    study = optuna.create_study(sampler=sampler)
+    study = new_study(strategy="auto", constraints_func=bounds)
     study.optimize(lambda trial: sum(trial.suggest_float(name, 0.0, 1.0) for name in "xy"), 24)
     broken = [max(bounds(trial)) > 0.0 for trial in study.trials]
     assert sum(broken[12:]) <= 6
 
 
 def test_trials_that_all_have_an_infinite_constraint_are_of_the_design() -> None:
-    sampler = make_sampler(n_startup_trials=2, constraints_func=lambda trial: (math.inf,))
-    study = optuna.create_study(sampler=sampler)
+    study = new_study(n_startup_trials=2, constraints_func=lambda trial: (math.inf,))
     study.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=6)
     assert len({trial.params["x"] for trial in study.trials}) == 6
 
@@ -308,13 +310,8 @@ def test_trials_that_all_have_an_infinite_constraint_are_of_the_design() -> None
 @pytest.mark.parametrize("other", [-math.inf, -0.5, 4.0])
 def test_a_constraint_of_minus_infinity_is_kept_by_a_finite_distance(other: float) -> None:
     own = RandomPoints()
-    sampler = make_sampler(
-        n_startup_trials=3,
-        strategy=own,
-        sampler=None,
-        constraints_func=lambda trial: (other if trial.number == 1 else -math.inf,),
-    )
-    study = optuna.create_study(sampler=sampler)
+    limits = lambda trial: (other if trial.number == 1 else -math.inf,)  # noqa: E731
+    study = new_study(n_startup_trials=3, strategy=own, sampler=None, constraints_func=limits)
     study.optimize(lambda trial: trial.suggest_float("x", 0.0, 1.0), n_trials=4)
     (request,) = own.requests
     targets = request.model[1].train_targets  # type: ignore[index]
@@ -327,8 +324,7 @@ def test_a_constraint_of_minus_infinity_is_kept_by_a_finite_distance(other: floa
 @pytest.mark.parametrize("strategy", ["thompson", "auto"])
 @pytest.mark.parametrize("startup", [0, 1])
 def test_the_surrogate_waits_for_the_first_complete_trial(startup: int, strategy: str) -> None:
-    sampler = make_sampler(n_startup_trials=startup, strategy=strategy)
-    study = optuna.create_study(sampler=sampler)
+    study = new_study(n_startup_trials=startup, strategy=strategy)
     study.optimize(
         lambda trial: trial.suggest_float("x", 0.0, 1.0) + (math.inf if trial.number < 2 else 0.0),
         n_trials=5,
@@ -387,9 +383,7 @@ def test_parameters_of_some_trials_only_are_sampled_near_good_values() -> None:
 
     far = []
     for seed in range(3):
-        study = optuna.create_study(
-            sampler=make_sampler(n_startup_trials=6, seed=seed, batch_size=5)
-        )
+        study = new_study(n_startup_trials=6, seed=seed, batch_size=5)
         study.optimize(svm, n_trials=40)
         far += [abs(trial.params.get("width", 0.2) - 0.2) for trial in study.trials[20:]]
     assert statistics.mean(far) < 0.2  # uniform ones lie 0.34 away
@@ -403,8 +397,7 @@ def test_a_strategy_that_returns_other_points_than_were_asked_for_is_named(
         def generate(self, request: Request) -> torch.Tensor:
             return request.bounds[:0]
 
-    sampler = make_sampler(n_startup_trials=2, strategy=Empty(), sampler=None)
-    study = optuna.create_study(directions=directions, sampler=sampler)
+    study = new_study(directions, n_startup_trials=2, strategy=Empty(), sampler=None)
     with pytest.raises(ValueError, match=r"`Empty` must return .* \(1, 2\).*got shape \(0, 2\)"):
         study.optimize(lambda trial: trade(trial)[: len(directions)], n_trials=3)
 
@@ -417,8 +410,7 @@ def trade(trial: optuna.Trial) -> tuple[float, float]:
 
 
 def test_several_objectives_spread_over_their_front_within_the_constraints() -> None:
-    sampler = make_sampler(n_startup_trials=None, batch_size=6, strategy="auto", seed=0)
-    study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler)
+    study = new_study(BOTH, n_startup_trials=None, batch_size=6, strategy="auto")
     study.optimize(trade, n_trials=24)
     asked = study.trials[6:]
     assert sum(trial.params["x"] <= 0.85 for trial in asked) > 14  # of 18
@@ -429,12 +421,10 @@ def test_several_objectives_spread_over_their_front_within_the_constraints() -> 
 
 
 def test_several_objectives_need_a_strategy_that_takes_them() -> None:
-    sampler = make_sampler(n_startup_trials=2, strategy="turbo")
-    study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler)
+    study = new_study(BOTH, n_startup_trials=2, strategy="turbo")
     with pytest.raises(ValueError, match="`strategy` must be one of auto, thompson, log-ei, got"):
         study.optimize(trade, n_trials=3)
-    sampler = make_sampler(n_startup_trials=2, strategy="auto", ask_seconds=1.0)
-    study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler)
+    study = new_study(BOTH, n_startup_trials=2, strategy="auto", ask_seconds=1.0)
     with pytest.raises(ValueError, match="`ask_seconds` must be None with several objectives"):
         study.optimize(trade, n_trials=3)
 
@@ -462,7 +452,7 @@ def test_the_first_trials_are_as_many_as_the_design_of_a_study(
 
 
 def test_trials_asked_together_begin_with_the_design_alone() -> None:
-    study = optuna.create_study(sampler=make_sampler(n_startup_trials=None, batch_size=None))
+    study = new_study(n_startup_trials=None, batch_size=None)
     trials = [study.ask({"k": IntDistribution(0, 5)}) for _ in range(2)]
     study.tell(trials[0], 1.0)
     study.tell(trials[1], 2.0)
@@ -494,8 +484,7 @@ def constrained(trial: Any) -> float:
 def test_constraints_that_trials_set_are_kept(strategy: str) -> None:
     best = []
     for seed in range(3):
-        sampler = make_sampler(n_startup_trials=6, batch_size=3, strategy=strategy, seed=seed)
-        study = optuna.create_study(sampler=sampler)
+        study = new_study(n_startup_trials=6, batch_size=3, strategy=strategy, seed=seed)
         study.optimize(constrained, n_trials=15)
         assert sum(trial.constraints["x"] <= 0.05 for trial in study.trials[9:]) >= 4
         best.append(study.best_value)
@@ -503,10 +492,8 @@ def test_constraints_that_trials_set_are_kept(strategy: str) -> None:
 
 
 def test_a_function_of_constraints_is_asked_after_each_trial() -> None:
-    sampler = make_sampler(
-        n_startup_trials=4, batch_size=4, constraints_func=lambda trial: (trial.params["x"] - 0.5,)
-    )
-    study = optuna.create_study(sampler=sampler)
+    limits = lambda trial: (trial.params["x"] - 0.5,)  # noqa: E731
+    study = new_study(n_startup_trials=4, batch_size=4, constraints_func=limits)
     study.optimize(lambda trial: -trial.suggest_float("x", -2.0, 3.0), n_trials=12)
     assert all(trial.constraints == {"0": trial.params["x"] - 0.5} for trial in study.trials)
     assert -0.5 <= study.best_value < 0.0
@@ -514,8 +501,7 @@ def test_a_function_of_constraints_is_asked_after_each_trial() -> None:
 
 def test_an_infeasible_trial_is_no_success() -> None:
     own = RandomPoints()
-    sampler = make_sampler(n_startup_trials=2, strategy=own, sampler=None)
-    study = optuna.create_study(sampler=sampler)
+    study = new_study(n_startup_trials=2, strategy=own, sampler=None)
     study.optimize(constrained, n_trials=4)
     told = torch.cat(tuple(own.requests[-1].batches))
     infeasible = [trial.constraints["x"] > 0.0 for trial in study.trials[:3]]
@@ -526,8 +512,7 @@ def test_an_infeasible_trial_is_no_success() -> None:
 def test_the_sampler_chooses_the_size_of_batches_where_the_user_gave_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    study = optuna.create_study(sampler=make_sampler(n_startup_trials=3, batch_size=None))
-    study.optimize(bowl, n_trials=3)
+    study = make_study(n=3, batch_size=None)
     sizes = []
     size = ThompsonSampler._size
     monkeypatch.setattr(
@@ -558,8 +543,7 @@ TIMED: dict[str, Any] = {"x": FloatDistribution(0.0, 1.0), "k": IntDistribution(
 
 def make_timed_study(seconds: float, params: list[dict[str, Any]], space: dict[str, Any]) -> Any:
     """Return a study of trials that are best where x = 0.2 and k = 60."""
-    sampler = make_sampler(batch_size=3, ask_seconds=seconds)
-    study = optuna.create_study(sampler=sampler)
+    study = new_study(batch_size=3, ask_seconds=seconds)
     study.add_trials(
         [
             optuna.trial.create_trial(
@@ -615,7 +599,7 @@ def test_constraints_have_no_time() -> None:
         trial.set_constraint("c", 0.0)
         return bowl(trial)
 
-    study = optuna.create_study(sampler=make_sampler(n_startup_trials=1, ask_seconds=3.0))
+    study = new_study(n_startup_trials=1, ask_seconds=3.0)
     with pytest.raises(ValueError, match=message):
         study.optimize(objective, n_trials=2)
 

@@ -35,7 +35,7 @@ def bowl(X: Tensor) -> Tensor:
 
 
 def noisy(X: Tensor, scale: float = NOISE) -> Tensor:
-    generator = torch.Generator().manual_seed(600 + len(X))
+    generator = problems.seeded(600 + len(X))
     return bowl(X) + scale * torch.randn(len(X), dtype=torch.float64, generator=generator)
 
 
@@ -50,6 +50,14 @@ def asked(objective: Callable[[Tensor], Tensor], n: int = 60, **options: Any) ->
     study.add_data(points(n), objective(points(n)))
     batch = study.ask(3)
     study.tell(batch.ids, objective(batch.X))
+    return study
+
+
+def of_values(X: Tensor, y: Tensor, noise: float | None = None, **options: Any) -> Study:
+    """Return a study of these values after its first ask by a surrogate."""
+    study = Study(SPACE, **({"maximize": False, "sampler": QUICK} | options))
+    study.add_data(X, y, noise=noise)
+    study.ask(1)
     return study
 
 
@@ -68,11 +76,9 @@ def without_noise() -> Study:
 def test_the_predicted_standard_deviation_is_that_of_a_mean_of_replicates() -> None:
     spread = points(40)
     X = torch.cat([spread, torch.tensor([[0.7, 1.0]], dtype=torch.float64).expand(25, 2)])
-    generator = torch.Generator().manual_seed(2)
+    generator = problems.seeded(2)
     noise = NOISE * torch.randn(len(X), dtype=torch.float64, generator=generator)
-    study = Study(SPACE, maximize=False, sampler=QUICK)
-    study.add_data(X, 30.0 * torch.sin(9.0 * X[:, 0]) + noise, noise=NOISE**2)
-    study.ask(1)
+    study = of_values(X, 30.0 * torch.sin(9.0 * X[:, 0]) + noise, NOISE**2)
     _, std = study.predict(X[-1:])
     assert std.item() == pytest.approx(NOISE / 5.0, rel=0.25)
 
@@ -107,8 +113,7 @@ def test_among_many_noisy_values_the_mean_that_is_there_decides(of_noise: Study)
 
 def test_bands_are_averaged_over_what_noise_may_be_up_to_2000_values(of_noise: Study) -> None:
     belief = of_noise._answers._belief(fits=False)
-    assert belief is not None
-    U = torch.rand(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    U = problems.uniform(20, 2)
     many = replace(belief, data=replace(belief.data, y=torch.zeros(2001, 1)))
     assert torch.equal(many._merits(U), many._cautious(U))
     assert not torch.equal(belief._merits(U), belief._cautious(U))
@@ -146,7 +151,7 @@ def test_the_best_of_a_space_of_counts_and_limits_lies_in_it() -> None:
     limit = LinearConstraint({"k": 1, "x": 1}, at_most=6)
     space = Space(limit, k=Int(0, 8), x=Float(0.0, 3.0))
     study = Study(space, maximize=True, strategy="log-ei", seed=1, num_initial=24)
-    generator = torch.Generator().manual_seed(0)
+    generator = problems.seeded()
     for _ in range(3):
         batch = study.ask(8)
         noise = torch.randn(8, dtype=torch.float64, generator=generator)
@@ -176,15 +181,12 @@ def rippled(X: Tensor) -> Tensor:
 
 
 def test_ripples_that_look_like_noise_are_none() -> None:
-    study = Study(SPACE, maximize=False, sampler=QUICK, strategy="log-ei")
     near = torch.linspace(0.3, 0.6, 40, dtype=torch.float64)
     X = torch.cat([points(60), torch.stack([near, torch.ones_like(near)], dim=1)])
-    study.add_data(X, rippled(X))
-    study.ask(1)
+    study = of_values(X, rippled(X), strategy="log-ei")
     result = study.result
     assert result.best_params == result.best_observed_params
     model = study._proposer.surrogate.model
-    assert model is not None
     assert float(model.likelihood.noise.detach()) > NEGLIGIBLE_NOISE
     mean, _ = study.predict(result.X)
     assert result.values[mean.argmin()] > 0.5  # what the best mean would have cost
@@ -192,7 +194,6 @@ def test_ripples_that_look_like_noise_are_none() -> None:
 
 def assert_tells_ripples_from_noise(study: Study, *, ripples: bool) -> None:
     belief = study._answers._belief(fits=False)
-    assert belief is not None
     assert float(belief.model.likelihood.noise.detach()) > NEGLIGIBLE_NOISE
     result = study.result
     assert (result.best_params == result.best_observed_params) == ripples
@@ -200,25 +201,23 @@ def assert_tells_ripples_from_noise(study: Study, *, ripples: bool) -> None:
     assert (rough_bands(data, data.X)[1] > 0.5) == ripples
 
 
-@pytest.mark.parametrize("scale", [0.0, NOISE])
-def test_a_second_value_beside_the_best_tells_ripples_from_noise(scale: float) -> None:
+@pytest.mark.parametrize("objective", [rippled, noisy])
+def test_a_second_value_beside_the_best_tells_ripples_from_noise(objective: Any) -> None:
     study = Study(SPACE, maximize=False, strategy="log-ei", seed=0)
     X = points(60)
-    study.add_data(X, rippled(X) if scale == 0.0 else noisy(X, scale))
+    study.add_data(X, objective(X))
     batch = study.ask(2)
-    study.tell(batch.ids, rippled(batch.X) if scale == 0.0 else noisy(batch.X, scale))
-    assert_tells_ripples_from_noise(study, ripples=scale == 0.0)
+    study.tell(batch.ids, objective(batch.X))
+    assert_tells_ripples_from_noise(study, ripples=objective is rippled)
 
 
-@pytest.mark.parametrize("scale", [0.0, NOISE])
-def test_on_a_grid_a_repeated_value_tells_ripples_from_noise(scale: float) -> None:
+@pytest.mark.parametrize("objective", [rippled, noisy])
+def test_on_a_grid_a_repeated_value_tells_ripples_from_noise(objective: Any) -> None:
     space = Space(k=Int(-100, 100), idle=Int(0, 5))
-    U = problems.uniform(60, 2, seed=1)
-    X = space.unnormalize(U)
+    X = space.unnormalize(problems.uniform(60, 2, seed=1))
 
     def values(X: Tensor) -> Tensor:
-        x = X * torch.tensor([0.02, 1.0], dtype=torch.float64)
-        return rippled(x) if scale == 0.0 else noisy(x, scale)
+        return objective(X * torch.tensor([0.02, 1.0], dtype=torch.float64))
 
     study = Study(space, maximize=False, strategy="log-ei", seed=0)
     study.add_data(X, values(X))
@@ -228,7 +227,7 @@ def test_on_a_grid_a_repeated_value_tells_ripples_from_noise(scale: float) -> No
     study.enqueue(space.to_dicts(best))
     batch = study.ask(1)
     study.tell(batch.ids, values(best))
-    assert_tells_ripples_from_noise(study, ripples=scale == 0.0)
+    assert_tells_ripples_from_noise(study, ripples=objective is rippled)
 
 
 def test_before_a_surrogate_the_best_value_is_recommended_and_nothing_predicted() -> None:
@@ -242,9 +241,7 @@ def test_before_a_surrogate_the_best_value_is_recommended_and_nothing_predicted(
 
 def test_known_variances_decide_whether_noise_is_negligible() -> None:
     def recommended(variance: float) -> bool:
-        study = Study(SPACE, maximize=False, sampler=QUICK)
-        study.add_data(points(60), noisy(points(60)), noise=variance)
-        study.ask(1)
+        study = of_values(points(60), noisy(points(60)), variance)
         return study.result.best_params != study.result.best_observed_params
 
     assert recommended(NOISE**2)
@@ -256,10 +253,8 @@ def test_known_noise_decides_near_an_optimum_however_small_beside_the_values() -
     scale = 0.08 * float(bowl(X).std())  # less than a hundredth of the variance
     lost = {"best_params": 0.0, "best_observed_params": 0.0}
     for seed in range(4):
-        study = Study(SPACE, maximize=False, sampler=QUICK)
         noise = scale * problems.normal(len(X), 1, seed=seed).squeeze(1)
-        study.add_data(X, bowl(X) + noise, noise=scale**2)
-        study.ask(1)
+        study = of_values(X, bowl(X) + noise, scale**2)
         for name in lost:
             best = SPACE.from_dicts([getattr(study.result, name)])
             lost[name] += float(bowl(best) - bowl(X).min()) / scale
@@ -267,11 +262,9 @@ def test_known_noise_decides_near_an_optimum_however_small_beside_the_values() -
 
 
 def test_the_best_of_many_exact_values_is_recommended() -> None:
-    study = Study(SPACE, maximize=False, sampler=QUICK, strategy="thompson")
     X = points(EXACT_UP_TO + 50)
     X[:1000, 0] = 0.5 + 0.003 * problems.normal(1000, 1, seed=1).squeeze(1)  # almost as good
-    study.add_data(X, bowl(X), noise=1e-9)
-    study.ask(1)
+    study = of_values(X, bowl(X), 1e-9, strategy="thompson")
     belief = study._answers._belief(fits=False)
     assert belief is not None and belief.quick_mean is not None
     assert study.result.best_params == study.result.best_observed_params
@@ -377,7 +370,7 @@ def test_a_space_with_conditions_and_steps_is_optimised_stored_and_explained(
 
     options: dict[str, Any] = {"maximize": True, "num_initial": 8, "sampler": QUICK}
     with Study(space, path=tmp_path, **options) as study:
-        result = study.optimize(score, rounds=4, batch=8, progress=False)
+        result = study.optimize(score, rounds=4, batch=8)
         frame = study.to_dataframe()
     assert result.best_observed_value > 1.5
     assert result.best_params["kind"] == "net"

@@ -111,27 +111,19 @@ def test_a_region_is_a_box_where_points_repeat(repeated: int) -> None:
 
 @pytest.mark.parametrize("n", [2100, 4100], ids=["by the paths", "by few terms"])
 def test_the_work_that_is_predicted_is_that_of_an_ask(
-    monkeypatch: pytest.MonkeyPatch, n: int
+    monkeypatch: pytest.MonkeyPatch, spy: Any, n: int
 ) -> None:
     q = 2
     monkeypatch.setattr(fitting, "fit_exact", lambda model, **options: model)
-    work = {"combine": 0, "combine_rowwise": 0}
-    for name in work:
-        called = getattr(paths, name)
-
-        def counted(
-            basis: Any, X: Tensor, *rest: Any, name: str = name, called: Any = called
-        ) -> Any:
-            if isinstance(basis, KernelBasis):
-                work[name] += X[..., 0].numel() * len(basis.Z)
-            return called(basis, X, *rest)
-
-        monkeypatch.setattr(paths, name, counted)
+    seen = {name: spy(paths, name) for name in ("combine", "combine_rowwise")}
     study = Study(SPACE, maximize=True, dtype=torch.float32)
     study.add_data(points(n), value(points(n)))
     study.ask(q)
-    assert study.model is not None
-    assert study.model.solution is not None
+    work = dict.fromkeys(seen, 0)
+    for name in seen:
+        for basis, X, *_ in (call.args for call in seen[name].call_args_list):
+            if isinstance(basis, KernelBasis):
+                work[name] += X[..., 0].numel() * len(basis.Z)
     products = work["combine"] + study.model.solution.epochs * n**2
     assert 0.5 < predicted_seconds(n, q, Rates(1.0, 0.0, 0.0)) / products < 2.0
     assert 0.5 < predicted_seconds(n, q, Rates(0.0, 1.0, 0.0)) / work["combine_rowwise"] < 2.0
@@ -144,11 +136,7 @@ def test_a_fit_ends_soon_after_its_deadline_with_what_it_has() -> None:
     given: dict[str, Any] = {"few": True}
     numbers: list[int] = []
     model, _ = fit_warped(
-        factory,
-        data,
-        torch.Generator().manual_seed(0),
-        watch=FitWatch(numbers.append, -math.inf),
-        **given,
+        factory, data, problems.seeded(), watch=FitWatch(numbers.append, -math.inf), **given
     )
     assert numbers == [1, 2, 3, 4]  # one of each scale, and one by each further kernel
     assert not model.training
