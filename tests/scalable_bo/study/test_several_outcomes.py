@@ -70,7 +70,7 @@ def test_a_study_without_a_sampler_of_its_own_chooses_by_its_surrogates(
         lambda q, *given, **settings: ParallelThompsonSampling(*given, **quick, **settings),
     )
     study = make_study(sampler=None, strategy=strategy)
-    study.optimize(trade, rounds=2, batch=9, progress=False)
+    study.optimize(trade, rounds=2, batch=9)
     assert study.num_observations == 18
     assert len(study.result.front) > 4
 
@@ -87,7 +87,7 @@ def test_a_front_is_found_and_covered() -> None:
     ends = []
     for seed in range(2):
         study = make_study(seed=seed)
-        result = study.optimize(trade, rounds=5, batch=8, progress=False)
+        result = study.optimize(trade, rounds=5, batch=8)
         front = result.front
         assert len(front) > 8
         for point in front:
@@ -124,7 +124,7 @@ def test_few_points_are_chosen_by_expected_improvement_and_many_by_paths() -> No
 
 def test_no_point_of_a_front_is_worse_than_another_in_all_objectives() -> None:
     study = make_study()
-    X = SPACE.unnormalize(torch.rand(60, 2, generator=torch.Generator().manual_seed(0)).double())
+    X = SPACE.unnormalize(torch.rand(60, 2, generator=problems.seeded()).double())
     study.add_data(X, [trade(params) for params in SPACE.to_dicts(X)])
     frame = study.to_dataframe()
     front = frame[frame["front"]]
@@ -144,7 +144,7 @@ def test_no_point_of_a_front_is_worse_than_another_in_all_objectives() -> None:
 )
 def test_the_best_point_keeps_the_limits(strategy: str, rounds: int) -> None:
     study = make_limited(strategy=strategy)
-    result = study.optimize(limited, rounds, batch=4, progress=False)
+    result = study.optimize(limited, rounds, batch=4)
     # At x = 0, y = 1; without the limit it is 3. Five batches are few for a trust region
     assert (1.4 if strategy == "turbo" else 1.85) < result.best_value <= 2.0
     assert limited(result.best_params) == (result.best_value, pytest.approx(5.0, abs=0.5))
@@ -161,7 +161,6 @@ def test_without_a_feasible_point_nothing_is_best_and_the_nearest_is_named() -> 
     study.tell(batch.ids, [limited(params) for params in batch.params])
     assert study.result.best_params == {}
     nearest = study.result.least_violating
-    assert nearest is not None
     weights = [limited(params)[1] for params in batch.params]
     assert nearest.params == batch.params[weights.index(min(weights))]
     assert nearest.excess == {"weight": min(weights) + 1.0}
@@ -208,7 +207,7 @@ def test_a_front_has_a_hypervolume_beyond_its_worst_values_or_the_limits() -> No
 
 def test_of_equal_values_the_first_is_the_best_everywhere() -> None:
     study = Study(SPACE, maximize=True, sampler=QUICK)
-    X = SPACE.unnormalize(torch.rand(40, 2, generator=torch.Generator().manual_seed(0)).double())
+    X = SPACE.unnormalize(torch.rand(40, 2, generator=problems.seeded()).double())
     study.add_data(X, (X.sum(1) * 3).round().clamp_max(4.0))
     first = SPACE.to_dicts(X[[study.snapshot().best_row]])[0]
     assert study.result.best_observed_params == first
@@ -257,7 +256,6 @@ def test_a_point_fails_if_all_of_its_outcomes_do() -> None:
             lambda params, value=value: value if params["x"] > 0.5 else (1.0, 2.0),
             rounds=1,
             batch=4,
-            progress=False,
         )
         assert set(evaluated.reasons(range(4))) == {reason, None}
 
@@ -434,7 +432,7 @@ def test_points_with_some_outcomes_are_not_asked_for_again() -> None:
 
 def with_gaps(num_points: int, dim: int = 2) -> tuple[torch.Tensor, list[dict[str, float]]]:
     """Points of which the even ones lack their gain and the odd ones their cost."""
-    generator = torch.Generator().manual_seed(0)
+    generator = problems.seeded()
     X = torch.rand(num_points, dim, generator=generator, dtype=torch.float64)
     names = ("cost", "gain")
     found = [trade(params) for params in SPACE.to_dicts(X)]
@@ -493,7 +491,7 @@ def test_a_restart_finds_the_surrogates_of_points_that_were_completed_meanwhile(
 def test_the_hypervolume_is_kept_where_a_third_of_the_outcomes_is_missing() -> None:
     def hypervolume(missing: bool) -> float:
         study = make_study(num_initial=6)
-        generator = torch.Generator().manual_seed(1)
+        generator = problems.seeded(1)
         found = []
         for _ in range(12):
             batch = study.ask(5)
@@ -538,7 +536,7 @@ def test_a_study_of_several_outcomes_that_is_opened_again_never_closed(tmp_path:
 
 def test_predictions_and_importances_are_of_each_outcome() -> None:
     study = make_study()
-    X = SPACE.unnormalize(torch.rand(40, 2, generator=torch.Generator().manual_seed(0)).double())
+    X = SPACE.unnormalize(torch.rand(40, 2, generator=problems.seeded()).double())
     study.add_data(X, [trade(params) for params in SPACE.to_dicts(X)])
     mean, std = study.predict(X[:5])
     expected = torch.tensor([list(trade(params).values()) for params in SPACE.to_dicts(X[:5])])
@@ -579,7 +577,7 @@ def headings(content: str) -> list[str]:
 
 def test_a_report_shows_the_front_and_predicts_each_objective(tmp_path: Path) -> None:
     with make_study(path=tmp_path / "kept") as study:
-        study.optimize(trade, rounds=2, batch=6, progress=False)
+        study.optimize(trade, rounds=2, batch=6)
         study.tell(study.ask(2).ids[:1], [{"cost": 0.125}])
         study.report(tmp_path / "front.html")
         result = study.result
@@ -605,7 +603,7 @@ def test_a_report_shows_the_front_and_predicts_each_objective(tmp_path: Path) ->
 
 def test_a_report_of_limits_says_what_keeps_them_or_comes_nearest(tmp_path: Path) -> None:
     bounded = make_limited()
-    bounded.optimize(limited, rounds=3, batch=6, progress=False)
+    bounded.optimize(limited, rounds=3, batch=6)
     content = render(bounded.snapshot())
     assert f"<dd>{bounded.best_value:.6g}</dd>" in content
     assert headings(content)[-3:] == ["Limits on outcomes", "Prediction of weight", "Settings"]
@@ -652,7 +650,7 @@ def test_impossible_goals_are_refused() -> None:
 
 def test_a_scalarisation_rises_in_every_objective_and_ranks_its_own_path() -> None:
     ends = torch.zeros(2, dtype=torch.float64), torch.tensor([2.0, 1.0], dtype=torch.float64)
-    found = Scalarisations.draw(5, *ends, torch.Generator().manual_seed(0))
+    found = Scalarisations.draw(5, *ends, problems.seeded())
     assert found.directions.shape == (5, 2)
     torch.testing.assert_close(found.directions.norm(dim=1), torch.ones(5, dtype=torch.float64))
     Y = problems.uniform(5, 7, 2, seed=1)
@@ -678,9 +676,8 @@ def objective_of(
     U = problems.uniform(len(front), 2)
     data = [TrainingData(U, column[:, None], None, 1.0, 0.0, signed=column) for column in front.T]
     models = [PathwiseGP(U, column.unsqueeze(1)) for column in front.T]
-    generator = torch.Generator().manual_seed(0)
+    generator = problems.seeded()
     found = acquisition_goal(goal, models, data, (U, front), num_paths, generator)["objective"]
-    assert isinstance(found, Scalarisations)
     return found
 
 
