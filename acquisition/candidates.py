@@ -196,6 +196,16 @@ def all_inputs(models: Sequence[PathwiseGP]) -> Tensor:
     return torch.unique(torch.cat([X, *others]), dim=0)
 
 
+def check_bounds(bounds: Tensor, models: Sequence[PathwiseGP]) -> None:
+    """Require bounds (2, d) of a box for points like the inputs of the models."""
+    X = original_inputs(models[0])
+    if checks.box(bounds).shape[1] != X.shape[1]:
+        raise ValueError(
+            f"`bounds` must have shape (2, {X.shape[1]}) for this model, got {tuple(bounds.shape)}."
+        )
+    checks.like("bounds", bounds, "train_X", X)
+
+
 def default_proposal_std(model: PathwiseGP, width: Tensor) -> Tensor:
     """Return half the lengthscale (d,) in the inputs' units; a tenth of the box without one."""
     kernel = getattr(model.covar_module, "base_kernel", model.covar_module)

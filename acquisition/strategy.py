@@ -14,10 +14,11 @@ import torch
 from botorch.models.model_list_gp_regression import ModelListGP
 from torch import Tensor
 
+from acquisition.candidates import check_bounds, model_list
 from acquisition.constraints import FeasibleSet
 from acquisition.outcomes import Paths, Success
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
-from surrogates import PathwiseGP
+from surrogates import PathwiseGP, checks
 from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 
 Sampler = Callable[..., ParallelThompsonSampling]
@@ -35,7 +36,7 @@ class Request:
         paths: q paths of the model, of each if there are several; ``None`` if they have not been
             drawn.
         X_pending: (p, d), points under evaluation, which are not to be proposed again.
-        choices: (c, d), the only points to choose from; ``None`` for all of the box.
+        choices: (c, d), numbers of any kind, the only points to choose from; ``None`` for the box.
         constraints: what single points must meet, by the names of the arguments of
             ``FeasibleSet.of``: inequalities, fixed features, rounding and so on.
         goal: ``maximize``, ``objective`` and ``outcome_constraints``, as in
@@ -47,6 +48,9 @@ class Request:
         batches: values of the batches before this one, in the model's direction: first what was
             known before there was a model; NaN for an evaluation that failed.
         callback: to be called with :class:`AcquisitionProgress`.
+
+    Raises:
+        TypeError, ValueError: for ``model``, ``q``, ``bounds`` and points that no strategy can use.
     """
 
     model: PathwiseGP | Sequence[PathwiseGP] | ModelListGP
@@ -62,6 +66,13 @@ class Request:
     shared: bool = False
     batches: Sequence[Tensor] = ()
     callback: Callable[[AcquisitionProgress], None] | None = None
+
+    def __post_init__(self) -> None:
+        checks.positive_int("q", self.q)
+        check_bounds(self.bounds, model_list(self.model))
+        for name in ("X_pending", "choices"):
+            points = checks.optional(checks.points, name, getattr(self, name), self.bounds)
+            object.__setattr__(self, name, points)
 
     @cached_property
     def feasible_set(self) -> FeasibleSet:

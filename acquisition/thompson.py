@@ -14,6 +14,7 @@ from torch import Tensor
 from acquisition.candidates import (
     Search,
     all_inputs,
+    check_bounds,
     finest_proposal_std,
     model_list,
     original_inputs,
@@ -170,8 +171,7 @@ class ParallelThompsonSampling:
 
     def __post_init__(self) -> None:
         self.models = model_list(self.model)
-        checks.box(self.bounds)
-        self._check_bounds()
+        check_bounds(self.bounds, self.models)
         check_outcomes(self.models, self.objective, self.outcome_constraints)
         self.feasible_set = FeasibleSet.of(
             self.bounds,
@@ -235,10 +235,11 @@ class ParallelThompsonSampling:
         if self.shared:
             own = shares("q", q)
             rows = SharedRows(own.stop - own.start, self.bounds.device)
-        self._check_bounds()
+        check_bounds(self.bounds, self.models)
         known = self._known_points(X_pending)
         if choices is not None:
-            choices = self._usable(q, self._points("choices", choices), self.feasible_set, known)
+            choices = checks.points("choices", choices, self.bounds)
+            choices = self._usable(q, choices, self.feasible_set, known)
         elif self.feasible_set.constrained:  # found to have points before the paths are drawn
             next(self._search(None).rounds(self._generator()))
         generator = self._generator()
@@ -295,7 +296,7 @@ class ParallelThompsonSampling:
             raise ValueError(
                 "`shared` must be False for a pool, got True. Choose from it in one process."
             )
-        self._check_bounds()
+        check_bounds(self.bounds, self.models)
         known = self._known_points(X_pending)
         parts = read_parts(pool, self.bounds)
         generator = self._generator()
@@ -502,18 +503,8 @@ class ParallelThompsonSampling:
     def _known_points(self, X_pending: Tensor | None) -> KnownPoints:
         points = [all_inputs(self.models)]
         if X_pending is not None:
-            points.append(self._points("X_pending", X_pending))
+            points.append(checks.points("X_pending", X_pending, self.bounds))
         return KnownPoints(torch.cat(points), self.bounds)
-
-    def _points(self, name: str, X: Tensor) -> Tensor:
-        checks.floating_tensor(name, X)
-        checks.like(name, X, "bounds", self.bounds)
-        if X.ndim != 2 or X.shape[1] != self.bounds.shape[1]:
-            raise ValueError(
-                f"`{name}` must have shape (number of points, {self.bounds.shape[1]}), got"
-                f" {tuple(X.shape)}."
-            )
-        return X
 
     def _check_trust_region(self) -> None:
         given = self.trust_region
@@ -524,15 +515,6 @@ class ParallelThompsonSampling:
             raise ValueError(
                 f"`trust_region` must have {required}, got {given.dim} and {given.maximize}."
             )
-
-    def _check_bounds(self) -> None:
-        X = original_inputs(self.models[0])
-        if self.bounds.shape[1] != X.shape[1]:
-            raise ValueError(
-                f"`bounds` must have shape (2, {X.shape[1]}) for this model, got"
-                f" {tuple(self.bounds.shape)}."
-            )
-        checks.like("bounds", self.bounds, "train_X", X)
 
     def _expand_proposal_std(self) -> None:
         given = self.proposal_std

@@ -188,6 +188,18 @@ def box(bounds: Any, name: str = "bounds") -> Tensor:
     return bounds
 
 
+def points(name: str, X: Any, bounds: Tensor) -> Tensor:
+    """Return points (p, d), of booleans or integers as well, if finite and like ``bounds``."""
+    if isinstance(X, Tensor) and not (X.is_floating_point() or X.is_complex()):
+        X = X.to(bounds)
+    like(name, floating_tensor(name, X), "bounds", bounds)
+    if X.ndim != 2 or X.shape[1] != bounds.shape[1]:
+        raise ValueError(
+            f"`{name}` must have shape (number of points, {bounds.shape[1]}), got {tuple(X.shape)}."
+        )
+    return X
+
+
 def point_width(X: Tensor, dim: int) -> None:
     """Require points X (..., q, d) of the dimension ``dim``; X (q,) are points of one dimension."""
     if X.ndim > 1 and X.shape[-1] != dim:

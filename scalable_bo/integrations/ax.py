@@ -231,7 +231,7 @@ class ThompsonAcquisition(Acquisition):
         fixed = {i: float(value) for i, value in (fixed_features or {}).items()}
         goal = self._goal()
         request = Request(
-            cast(PathwiseGP | ModelListGP, self._model),  # the strategy checks it
+            cast(PathwiseGP | ModelListGP, self._model),  # which it checks
             n,
             bounds,
             # Or Ax's next call with the same data would draw the same paths
@@ -247,12 +247,12 @@ class ThompsonAcquisition(Acquisition):
         )
         grid = _Grid(search_space_digest, fixed, bounds)
         left = grid.left(request.feasible_set, X, self.X_pending)
-        if left is not None:
-            request = replace(request, q=min(n, len(left)), choices=left)
-        if not request.q:
+        if left is not None and not len(left):
             raise SearchSpaceExhausted(
                 "All feasible points of the discrete search space are evaluated or pending."
             )
+        if left is not None:
+            request = replace(request, q=min(n, len(left)), choices=left)
         points = self._chosen(request, grid)
         points = points if rounding_func is None else rounding_func(points)
         with torch.no_grad():

@@ -269,6 +269,31 @@ def test_thompson_takes_the_paths_that_it_is_given(make_model: Any) -> None:
     assert torch.equal(batch, expected)
 
 
+def test_a_request_that_no_strategy_can_answer_is_refused(make_model: Any) -> None:
+    right = make_request(make_model)
+    nan, inf = (torch.full((1, 3), value, dtype=torch.float64) for value in (math.nan, math.inf))
+    narrow = torch.stack([UNIT[0], torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)])
+    infinite = torch.cat([UNIT[:1], inf])
+    bounds = [UNIT.flip(0), infinite, narrow, UNIT[:, :2], [[0, 1]] * 3]
+    for name, values in {
+        "q": [0, -1, 2.0, True],
+        "bounds": [*bounds, UNIT.float()],
+        "X_pending": [UNIT[:, :2], nan, UNIT[0], [[0.5] * 3]],
+        "choices": [UNIT[:, :2], inf],
+    }.items():
+        for value in values:
+            with pytest.raises((TypeError, ValueError), match=f"`{name}` must"):
+                replace(right, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["auto", "thompson"])
+def test_choices_of_booleans_are_taken_as_numbers(make_model: Any, name: str) -> None:
+    corners = torch.cartesian_prod(*[torch.tensor([False, True])] * 3)
+    found = make_strategy(name, QUICK).generate(make_request(make_model, choices=corners))
+    numbers = make_request(make_model, choices=corners.double())
+    assert torch.equal(found, make_strategy(name, QUICK).generate(numbers))
+
+
 @pytest.mark.parametrize(
     ("q", "num_values", "reason"),
     [
@@ -279,7 +304,7 @@ def test_thompson_takes_the_paths_that_it_is_given(make_model: Any) -> None:
     ],
 )
 def test_auto_says_how_it_chooses(q: int, num_values: int, reason: str) -> None:
-    X = torch.rand(num_values, 2, dtype=torch.float64)
+    X = torch.rand(num_values, 3, dtype=torch.float64)
     Y = X.sum(1, keepdim=True)
     model = PathwiseGP(X, Y, torch.full_like(Y, 1e-4))
     assert AutoStrategy().reason(Request(model, q, UNIT, torch.Generator())) == reason
