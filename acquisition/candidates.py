@@ -14,6 +14,7 @@ from botorch.models.model_list_gp_regression import ModelListGP
 from torch import Tensor
 
 from acquisition.constraints import FeasibleSet
+from acquisition.selection import DUPLICATE_DISTANCE
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, checks
 
@@ -87,13 +88,9 @@ class Search:
     num_perturbed: int = 20  # coordinates that change on average where there is a centre
 
     def within(self, trust_region: TrustRegion, bounds: Tensor, lengthscale: Tensor) -> Self:
-        """Return the search in the trust region around the best feasible data point,
-        among the data inside; the best of all if none is.
-        """
+        """Return the search in the trust region around the best data point among those inside."""
         X = torch.clamp(self.X, self.feasible.bounds[0], self.feasible.bounds[1])
-        allowed = self.feasible.contains(X)
-        ranking = torch.where(allowed, self.y, -torch.inf) if allowed.any() else self.y
-        center = X[ranking.argmax()]
+        center = X[self.y.argmax()]
         box = trust_region.bounds(center, bounds, lengthscale)
         inside = torch.clamp(X, box[0], box[1]).eq(X).all(-1)
         return replace(
@@ -194,6 +191,26 @@ def all_inputs(models: Sequence[PathwiseGP]) -> Tensor:
     if all(torch.equal(X, other) for other in others):
         return X
     return torch.unique(torch.cat([X, *others]), dim=0)
+
+
+def may_be_proposed(X: Tensor, feasible: FeasibleSet) -> Tensor:
+    """Return which of the points X (n, d) are such as may be proposed, but for rounding: (n,)."""
+    X = X.to(feasible.bounds)
+    places = feasible.rounded(torch.clamp(X, feasible.bounds[0], feasible.bounds[1]))
+    reach = DUPLICATE_DISTANCE * torch.where(feasible.scale > 0, feasible.scale, 1.0)
+    return ((places - X).abs() <= reach).all(-1) & feasible.contains(places, slack=1.0)
+
+
+def baseline(X: Tensor, feasible: FeasibleSet) -> tuple[Tensor, Tensor]:
+    """Return the points (b, d) that a search improves on, and which of X (n, d) these are: those
+    that may be proposed or, if none may, as before a task has data, those that can be moved there.
+    """
+    allowed = may_be_proposed(X, feasible)
+    if not allowed.any():
+        X = feasible.rounded(feasible.nearby(X.to(feasible.bounds))).to(X)
+        allowed = feasible.contains(X.to(feasible.bounds))
+    rows = allowed if allowed.any() else ~allowed
+    return X[rows], rows
 
 
 def check_bounds(bounds: Tensor, models: Sequence[PathwiseGP]) -> None:

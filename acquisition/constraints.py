@@ -117,22 +117,22 @@ class FeasibleSet:
         """Return the part inside ``box`` (2, d); fixed features stay what they are."""
         return replace(self, bounds=torch.where(self.scale > 0, box, self.bounds))
 
-    def contains(self, X: Tensor) -> Tensor:
-        """Return which of the points X (..., d) are feasible: (...)."""
-        inside = self.meets(X)
+    def contains(self, X: Tensor, slack: float = 0.0) -> Tensor:
+        """Return which of X (..., d) are feasible, or miss inequalities by ``slack`` tolerances."""
+        inside = self.meets(X, slack)
         if self.accepts is not None:
             inside[inside.clone()] = self.accepts(X[inside])
         return inside
 
-    def meets(self, X: Tensor) -> Tensor:
+    def meets(self, X: Tensor, slack: float = 0.0) -> Tensor:
         """Return which of X (..., d) lie in the box and meet the constraints with a formula."""
         inside = ((self.bounds[0] <= X) & (self.bounds[1] >= X)).all(-1)
         for a, b in zip(*self.inequalities, strict=True):
-            inside = inside & (X @ a >= b)
+            inside = inside & (X @ a >= b - slack * self._margin(a, b))
         for a, b in zip(*self.equalities, strict=True):
             inside = inside & ((X @ a - b).abs() <= self._margin(a, b))
         for g in self.nonlinear:
-            inside = inside & (_each(g, X) >= 0)
+            inside = inside & (_each(g, X) >= -slack * get_constraint_tolerance(X.dtype))
         return inside
 
     def nearby(self, X: Tensor, num_sweeps: int = 100) -> Tensor:

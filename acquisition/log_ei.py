@@ -27,8 +27,9 @@ from gpytorch.likelihoods import GaussianLikelihood
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
-from acquisition.candidates import all_inputs, model_list
+from acquisition.candidates import all_inputs, baseline, may_be_proposed, model_list
 from acquisition.climbing import climb
+from acquisition.constraints import FeasibleSet
 from acquisition.multistart import FunctionOfPoints
 from acquisition.outcomes import Outcome, OutcomePaths, Scalarisations, check_outcomes, only_output
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, Moves, distinct_best
@@ -61,9 +62,9 @@ REPEATED = "; the first beside the best value, to tell noise from ripples"
 
 @dataclass(frozen=True)
 class LogEIStrategy(ForFewValues):
-    """The largest expected improvement over the best data point, by the mean or, where values have
-    noise, by joint draws of the function at the data: of the first point, then jointly with those
-    chosen already and with pending ones.
+    """The largest expected improvement over the best data point that may be proposed, by the mean
+    or, where values have noise, by joint draws of the function at the data: of the first point,
+    then jointly with those chosen already and with pending ones.
 
     In a box its logarithm is maximised by L-BFGS-B from several starts; between constraints, on
     grids, among choices and where evaluations may fail by the search that paths are maximised by.
@@ -215,30 +216,31 @@ class _Improvement:
     sign: float  # 1 if a larger objective is better, −1 if a smaller one is
     constraints: tuple[Outcome, ...]  # map outputs to (...), feasible where ≤ 0
     X: Tensor  # (n, d) the data points of all models
+    feasible: FeasibleSet  # where those lie that are improved on
     strategy: LogEIStrategy  # says how many draws, pending points and leaders there are
 
     @classmethod
     def of(cls, request: Request, strategy: LogEIStrategy) -> "_Improvement":
         models = tuple(deepcopy(model).double().eval() for model in model_list(request.model))
         goal = request.goal
+        feasible = request.feasible_set
         objective, constraints = check_outcomes(
             models, goal.get("objective"), goal.get("outcome_constraints")
         )
         sign = 1.0 if goal.get("maximize", True) else -1.0
         X = all_inputs(models).double()
-        return cls(models, objective or only_output, sign, constraints, X, strategy)
+        return cls(models, objective or only_output, sign, constraints, X, feasible, strategy)
 
     @cached_property
     @torch.no_grad()
     def leaders(self) -> Tensor:
         """The best data points (b, d) by the means; of several objectives, the best in each way."""
-        means = [
-            part.moments(model.transform_inputs(self.X))[0] for model, part in self._posteriors
-        ]
-        _, values = self._drawn_objective(self._outputs(self.X, means), 0)
+        X, _ = baseline(self.X, self.feasible)
+        means = [part.moments(model.transform_inputs(X))[0] for model, part in self._posteriors]
+        _, values = self._drawn_objective(self._outputs(X, means), 0)
         if isinstance(self.objective, Scalarisations):
-            return self.X[values.argmax(1).unique()]
-        return self.X[values[0].argsort(descending=True)[: self.strategy.num_leaders]]
+            return X[values.argmax(1).unique()]
+        return X[values[0].argsort(descending=True)[: self.strategy.num_leaders]]
 
     @torch.no_grad()
     def beside(self, pending: Tensor, seed: int) -> FunctionOfPoints:
@@ -252,12 +254,12 @@ class _Improvement:
             return self._beside_a_front(of.reference[one], pending, seed)  # of more, boxes are many
         has_form &= self.objective is only_output and len(self.models) == 1
         num_draws = self.strategy.num_draws if has_form else self.strategy.num_samples
-        given = self._given(pending, num_draws, seed)
+        given, improved_on = self._given(pending, num_draws, seed)
         if has_form:
             ((model, part, values),) = given
             best = (self.sign * values).amax(0)
             return FunctionOfPoints(partial(_log_improvement, model, part, self.sign, best))
-        Y = self._outputs(torch.cat([self.X, pending]), [values for *_, values in given])
+        Y = self._outputs(improved_on, [values for *_, values in given])
         objective, improved = self._drawn_objective(Y, seed)
         best = improved.amax(1, keepdim=True)
         # Where none is feasible, whatever is improves as much
@@ -287,8 +289,8 @@ class _Improvement:
         for the values of pending ones; of an output with noise these are drawn, as are those at the
         data.
         """
-        given = self._given(pending, num_draws, seed, believe=True)
-        Y = self._outputs(torch.cat([self.X, pending]), [values for *_, values in given])
+        given, improved_on = self._given(pending, num_draws, seed, believe=True)
+        Y = self._outputs(improved_on, [values for *_, values in given])
         corner = reference.to(Y)
         boxes = [FastNondominatedPartitioning(corner, drawn).hypercell_bounds for drawn in Y]
 
@@ -304,11 +306,15 @@ class _Improvement:
 
     def _given(
         self, pending: Tensor, num_draws: int, seed: int, *, believe: bool = False
-    ) -> list[tuple[PathwiseGP, _Posterior, Tensor]]:
+    ) -> tuple[list[tuple[PathwiseGP, _Posterior, Tensor]], Tensor]:
         """Return each output's model, the output given its values at pending points, and at the
         data, too, if they have noise, by draws of these or, to ``believe``, by means at pending
-        points; and its values (n + p, s) there, by the means where not drawn.
+        points; and its values (b, s) at those of all these that are to be improved on, by the means
+        where not drawn; and these points (b, d).
         """
+        taken = torch.cat([self.X, pending])
+        improved_on, rows = baseline(taken, self.feasible)
+        is_moved = not torch.equal(improved_on, taken[rows])
         given = []
         for own_seed, (model, part) in enumerate(self._posteriors, seed):
             X, points = model.transform_inputs(self.X), model.transform_inputs(pending)
@@ -325,8 +331,10 @@ class _Improvement:
                         drawn = part.draw(points, num_draws, own_seed)
                     part = part.beside(points, drawn)
                     values = torch.cat([values.expand(-1, drawn.shape[1]), drawn])
-            given.append((model, part, values))
-        return given
+            if is_moved:
+                values, _ = part.moments(model.transform_inputs(improved_on))
+            given.append((model, part, values if is_moved else values[rows]))
+        return given, improved_on
 
     def _drawn_objective(self, Y: Tensor, seed: int) -> tuple[Outcome, Tensor]:
         """Return the objective of each joint draw, and the merits (s, n) of outputs Y (s, n, m) by
@@ -391,12 +399,13 @@ def beside_the_best(request: Request, fewest: int = 30) -> Tensor:
     scaled = torch.cat([X, pending]) / torch.where(width > 0, width, 1.0)
     if torch.pdist(scaled, p=math.inf).min() < NEAR:
         return none
-    best = X[(sign * data.y).argmax()]
+    allowed = may_be_proposed(X, feasible)
+    best = X[torch.where(allowed, sign * data.y, -math.inf).argmax()]
     inwards = torch.where(best > 0.5 * (lower + upper), -1.0, 1.0) * (feasible.scale > 0)
     point = feasible.rounded((best + BESIDE * width * inwards).to(request.bounds).unsqueeze(0))
     # A grid leads it back to the best point, which is not asked for twice
     is_new = ~KnownPoints(best.unsqueeze(0), request.bounds).near(point)
-    return point[feasible.contains(point) & is_new]
+    return point[feasible.contains(point) & is_new & allowed.any()]
 
 
 def with_repeat(reason: str, request: Request) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 from acquisition.candidates import (
     Search,
     all_inputs,
+    baseline,
     check_bounds,
     finest_proposal_std,
     model_list,
@@ -357,17 +358,18 @@ class ParallelThompsonSampling:
         return OutcomePaths(parts, objective, constraints, sign, demands), 1.0
 
     def _search(self, functions: Functions | None) -> Search:
-        """Return where candidates come from: the data as ``functions`` rank them or,
-        before there are any, the first model's targets.
+        """Return where candidates come from: the data that may be proposed, as ``functions`` rank
+        them or, before there are any, the first model's targets.
         """
         if isinstance(functions, OutcomePaths):
             # By the objective of all paths, of which a process has a part
             whole = replace(functions, objective=self.objective or only_output)
-            X, y = whole.standing(all_inputs(self.models))
+            X, y = whole.standing(baseline(all_inputs(self.models), self.feasible_set)[0])
         else:
             X = original_inputs(self.models[0])
-            targets = self.models[0].train_targets
-            y = (1.0 if self.maximize else -1.0) * targets.reshape(-1, len(X))[0]
+            targets = self.models[0].train_targets.reshape(-1, len(X))[0]
+            X, rows = baseline(X, self.feasible_set)
+            y = (1.0 if self.maximize else -1.0) * targets[rows]
         finest = finest_proposal_std(self.models, self.bounds[1] - self.bounds[0])
         std = self.proposal_std if isinstance(self.proposal_std, Tensor) else finest
         search = Search(

@@ -318,9 +318,10 @@ class ThompsonSampler(BaseSampler):
             fitted(part, has_limit=column > 0 or goal.num_objectives > 1)[0]
             for column, part in enumerate(data)
         ]
-        wanted = acquisition_goal(goal, models, data, table, q, generator)
+        request = request_of(models, q)
+        wanted = acquisition_goal(goal, models, data, table, request)
         learned = learn_success(factory, success, generator)
-        request = replace(request_of(models, q), goal=wanted, success=learned)
+        request = replace(request, goal=wanted, success=learned)
         return checked_batch(strategy.generate(request), request, strategy)
 
 

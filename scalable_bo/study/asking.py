@@ -300,7 +300,7 @@ class Proposer:
         if known.goal is None:
             return request
         table = known.outcome_table(known.num_observed)
-        goal = acquisition_goal(known.goal, part.models, part.data, table, part.q, asked.generator)
+        goal = acquisition_goal(known.goal, part.models, part.data, table, request)
         return replace(request, model=part.models, goal=goal)
 
     def _on_cube(

@@ -16,9 +16,10 @@ import torch
 from botorch.utils.multi_objective.pareto import is_non_dominated
 from torch import Tensor
 
+from acquisition.candidates import may_be_proposed
 from acquisition.outcomes import Scalarisations
 from acquisition.strategies import make_strategy
-from acquisition.strategy import Sampler, Strategy
+from acquisition.strategy import Request, Sampler, Strategy
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.space.goal import Goal
 from surrogates import PathwiseGP, checks
@@ -43,15 +44,14 @@ def acquisition_goal(
     models: Sequence[PathwiseGP],
     data: Sequence[TrainingData],
     table: tuple[Tensor, Tensor],
-    q: int,
-    generator: torch.Generator,
+    request: Request,
 ) -> dict[str, Any]:
-    """Return what a ``Request`` for q points has for its goal: the objective, of several a random
+    """Return what a ``Request`` without a goal lacks: the objective, of several a random
     scalarisation for each path, and the limits.
 
     Args:
         table: the points U (n, e) and all values (n, m), NaN where one is not known: its model's
-            mean takes its place in the front.
+            mean takes its place in the front, which is of points that may be proposed.
     """
     limits: list[_Limit] = []
     for name, (low, high) in goal.constraints.items():
@@ -64,17 +64,18 @@ def acquisition_goal(
     k = goal.num_objectives
     if k == 1:
         return {"objective": itemgetter((..., 0)), "outcome_constraints": limits}
-    Y = _completed(models, data, *table)
+    allowed = may_be_proposed(table[0], request.feasible_set).cpu()
+    Y = _completed(models, data, *table)[allowed if allowed.any() else ...]
     feasible = torch.ones(len(Y), dtype=torch.bool, device="cpu")
     for excess in limits:
         feasible &= excess(Y) <= 0
     Y = Y[feasible, :k] if feasible.any() else Y[:, :k]
-    reference, best = _ends(Y.to(models[0].train_targets), q, generator)
+    reference, best = _ends(Y.to(models[0].train_targets), request.q, request.generator)
     for end in limits:
         if end.column < k and end.sign < 0:
             reference[:, end.column].clamp_(min=end.bound)
     return {
-        "objective": Scalarisations.draw(q, reference, best, generator),
+        "objective": Scalarisations.draw(request.q, reference, best, request.generator),
         "outcome_constraints": limits,
     }
 

@@ -55,7 +55,7 @@ class Known:
             # A point of a finite space comes up by chance again; a Float all but rules that out.
             is_finite = math.isfinite(space.num_points)
             self.taken = set(keys(torch.cat([rows.X, queue]) if is_finite else self.unusable))
-            self.batches = _batches(rows, record.asks, record.maximize, record.goal)
+            self.batches = _batches(space, rows, record.asks, record.maximize, record.goal)
 
     def data(self, num_observed: int) -> TrainingData:
         """Return the first values as training data."""
@@ -104,12 +104,13 @@ class Known:
 
 
 def _batches(
-    rows: Rows, asks: Sequence[Ask], maximize: bool, goal: Goal | None
+    space: Space, rows: Rows, asks: Sequence[Ask], maximize: bool, goal: Goal | None
 ) -> tuple[Tensor, ...]:
-    """Return ``Known.batches``; points that break a limit count as failed."""
+    """Return ``Known.batches``; points that break a limit or a constraint count as failed."""
     first = next((ask.number for ask in asks if ask.refitted is not None), len(asks) + 1)
     numbers = rows.asks[rows.told].clamp_min(first - 1).numpy()
     values = rows.values * (1.0 if maximize else -1.0)
+    values = torch.where(space.feasible(rows.X), values, math.nan)
     if goal is not None:
         values = torch.where(goal.feasible(rows.outcomes(len(goal.names))), values, math.nan)
     _, sizes = np.unique(np.maximum.accumulate(numbers), return_counts=True)

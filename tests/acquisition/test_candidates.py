@@ -19,6 +19,8 @@ from acquisition import (
     propose,
     sampling_weights,
 )
+from acquisition.candidates import baseline, may_be_proposed
+from acquisition.constraints import FeasibleSet
 from surrogates import PathwiseGP
 from tests.refusals import assert_refused
 
@@ -158,6 +160,30 @@ def test_a_model_that_makes_several_points_of_one_is_refused(
         ),
     ):
         choose(model)
+
+
+def test_data_count_that_may_be_proposed_but_for_rounding() -> None:
+    def grid(X: Tensor) -> Tensor:
+        return torch.cat([(4 * X[..., :1]).round() / 4, X[..., 1:]], dim=-1)
+
+    edge = [(torch.tensor([0, 1]), torch.tensor([-1.0, -1.0]), -0.8)]
+    for dtype in (torch.float32, torch.float64):
+        box = UNIT_SQUARE.to(dtype)
+        tiny = 4.0 * torch.finfo(dtype).eps
+        inside = [[0.5, 0.3], [0.5, 0.3 + tiny], [0.5 + tiny, 0.1], [-tiny, 0.2]]
+        outside = [[0.5, 0.31], [0.6, 0.1], [0.25, -0.01]]
+        X = torch.tensor(inside + outside, dtype=dtype)
+        on_grid = FeasibleSet.of(box, inequality_constraints=edge, rounding=grid)
+        assert may_be_proposed(X, on_grid).tolist() == [True] * 4 + [False] * 3
+        points, rows = baseline(X, on_grid)
+        assert torch.equal(points, X[:4]) and rows.tolist() == [True] * 4 + [False] * 3
+        # Off the grid by rounding they would not all be left out
+        points, rows = baseline(X[5:6], on_grid)
+        assert torch.equal(points, grid(X[5:6])) and rows.all()
+        of_task = FeasibleSet.of(box, fixed_features={1: 0.3})
+        assert may_be_proposed(X, of_task).tolist() == [True, True] + [False] * 5
+        never = FeasibleSet.of(box, accepts=lambda X: X[:, 0] > 2.0)
+        assert torch.equal(baseline(X[:1], never)[0], X[:1])
 
 
 def test_bad_settings_are_named() -> None:

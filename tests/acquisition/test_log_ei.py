@@ -16,6 +16,7 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions.dominated import DominatedPartitioning
 from botorch.utils.multi_objective.hypervolume import Hypervolume
 from botorch.utils.multi_objective.pareto import is_non_dominated
+from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from acquisition.outcomes import Scalarisations
 from surrogates import PathwiseGP, gaussian_likelihood
 from surrogates.rules.data_set import DataSet
 from tests import problems
+from tests.acquisition.functions import linear
 
 BOX = torch.tensor([[-5.0, 100.0], [10.0, 300.0]], dtype=torch.float64)
 UNIT = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
@@ -70,6 +72,83 @@ def test_where_an_input_is_rounded_a_point_has_the_largest_improvement_of_all() 
     logarithm = LogExpectedImprovement(model, means(request).max())
     values = logarithm(torch.cat([point, others]).unsqueeze(1))
     assert values[0] > values[1:].max() - 1e-3
+
+
+def peaked(*, of_tasks: bool = False, noise: float = 1e-4) -> PathwiseGP:
+    """Return a model whose three largest values lie beyond 0.8 in the first input or, ``of_tasks``,
+    at 1 in the second.
+    """
+    x = torch.tensor([0.0, 0.08, 0.2, 0.28, 0.45, 0.6, 0.9, 0.95, 1.0], dtype=torch.float64)
+    high = x > 0.8
+    Y = torch.where(high, 8.0, torch.sin(9.0 * x)).unsqueeze(1)
+    X = torch.stack([x - 0.8 * high, high.double()] if of_tasks else [x, 0.0 * x], dim=1)
+    kernel = ScaleKernel(RBFKernel(ard_num_dims=2))
+    kernel.base_kernel.lengthscale = torch.tensor([0.1, 0.3])
+    kernel.outputscale = 1.0
+    known = torch.full_like(Y, noise)
+    return PathwiseGP(X, Y, known, covar_module=kernel, outcome_transform=None).eval()
+
+
+UP_TO = torch.tensor([[0.0, 0.0], [0.6, 1.0]], dtype=torch.float64)
+NARROWED: dict[str, tuple[Tensor, dict[str, Any]]] = {
+    "linear": (UNIT, {"inequality_constraints": [linear([0], [-1.0], -0.6)]}),
+    "nonlinear": (UNIT, {"nonlinear_inequality_constraints": [lambda x: 0.6 - x[0]]}),
+    "accepts": (UNIT, {"accepts": lambda X: X[:, 0] <= 0.6}),
+    "bounds": (UP_TO, {}),
+    "task": (UP_TO, {}),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", list(NARROWED))
+def test_what_may_not_be_proposed_is_not_improved_on(case: str) -> None:
+    bounds, constraints = NARROWED[case]
+    constraints = {"fixed_features": {1: 0.0}} | constraints
+    model = peaked(of_tasks=case == "task")
+    point = LogEIStrategy().generate(
+        Request(model, 1, bounds, problems.seeded(), constraints=constraints)
+    )
+    axis = torch.linspace(0.0, 0.6, 2001, dtype=torch.float64)
+    others = torch.stack([axis, torch.zeros_like(axis)], dim=1)
+    logarithm = LogExpectedImprovement(model, model.train_targets[:6].max())
+    values = logarithm(torch.cat([point, others]).unsqueeze(1))
+    assert values[0] > values[1:].max() - 0.01
+
+
+@torch.no_grad()
+def test_before_a_task_has_data_the_means_at_the_others_points_are_improved_on() -> None:
+    model = peaked(of_tasks=True)
+    constraints = {"fixed_features": {1: 0.5}}
+    request = Request(model, 1, UNIT, problems.seeded(), constraints=constraints)
+    found = _Improvement.of(request, LogEIStrategy()).beside(UNIT[:0], 0)
+    moved = model.train_inputs[0].clone()
+    moved[:, 1] = 0.5
+    logarithm = LogExpectedImprovement(model, model.posterior(moved).mean.max())
+    torch.testing.assert_close(found.mean(moved), logarithm(moved.unsqueeze(1)))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("noise", [1e-4, 0.5])
+def test_pending_points_that_may_not_be_proposed_are_not_improved_on(noise: float) -> None:
+    request = Request(peaked(of_tasks=True, noise=noise), 1, UNIT, problems.seeded())
+    elsewhere = torch.tensor([[0.12, 1.0]], dtype=torch.float64)
+    points = torch.tensor([[0.16, 0.0], [0.7, 0.0]], dtype=torch.float64)
+    inside = replace(request, constraints={"fixed_features": {1: 0.0}})
+    improvement = _Improvement.of(inside, LogEIStrategy())
+    alone, beside = (improvement.beside(of, 0).mean(points) for of in (UNIT[:0], elsewhere))
+    torch.testing.assert_close(beside, alone, atol=0.3, rtol=0.0)  # of 64 draws
+
+
+@torch.no_grad()
+def test_the_front_is_of_points_that_may_be_proposed() -> None:
+    models = [peaked(of_tasks=True), peaked(of_tasks=True)]
+    goal = {"objective": Scalarisations.draw(1, -UNIT[1], UNIT[1], problems.seeded())}
+    constraints = {"fixed_features": {1: 0.0}}
+    request = Request(models, 1, UNIT, problems.seeded(), goal=goal, constraints=constraints)
+    improvement = _Improvement.of(request, LogEIStrategy())
+    point = torch.tensor([[0.16, 0.0]], dtype=torch.float64)
+    assert improvement.beside(UNIT[:0], 0).mean(point) > -10.0
+    assert (improvement.leaders[:, 1] == 0.0).all()
 
 
 def test_a_maximum_at_a_known_point_is_left_by_the_least_step_in_the_real_inputs() -> None:
@@ -354,6 +433,16 @@ def test_the_best_value_is_measured_again_where_noise_may_be_ripples() -> None:
         said = strategy.reason(request)
         assert said.endswith("; the first beside the best value, to tell noise from ripples")
     assert "beside" not in LogEIStrategy().reason(noisy_request(noise=1e-4))
+
+
+def test_of_the_values_that_may_be_asked_for_the_best_is_measured_again() -> None:
+    request = noisy_request()
+    model = request.model
+    assert isinstance(model, PathwiseGP)
+    best, second = model.train_inputs[0][model.train_targets.topk(2).indices]
+    allowed = lambda X: (X - best).abs().amax(-1) > 1e-6  # noqa: E731
+    batch = LogEIStrategy().generate(replace(request, constraints={"accepts": allowed}))
+    assert (batch - second).abs().amax(1).min() < 1e-4
 
 
 def test_a_large_batch_measures_the_best_value_again_where_noise_may_be_ripples() -> None:

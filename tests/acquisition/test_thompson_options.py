@@ -235,6 +235,18 @@ def test_a_trust_region_is_searched_within_the_constraints(model: PathwiseGP) ->
     assert ((batch - best).abs() <= 0.15 + 1e-12).all()
 
 
+def test_a_trust_region_lies_around_the_best_point_of_the_fixed_task() -> None:
+    X = torch.cat([problems.uniform(20, 1), torch.arange(20.0).remainder(2.0)[:, None]], dim=1)
+    own = X[:, 1] == 1.0
+    y = torch.where(own, -(X[:, 0] - 0.1).square(), 5.0 - (X[:, 0] - 0.9).square())
+    model = PathwiseGP(X, y[:, None])
+    region = TrustRegion(2, 4, length=0.2)
+    settings = {"fixed_features": {1: 1.0}, "trust_region": region}
+    search = ParallelThompsonSampling(model, UNIT, **SMALL, **settings)._search(model.paths(1))
+    assert torch.equal(search.center, X[own][y[own].argmax()])
+    assert (search.X[:, 1] == 1.0).all() and len(search.X) == len(search.y)
+
+
 def test_fixed_features_leave_the_trust_region_where_they_are(model: PathwiseGP) -> None:
     batch = ParallelThompsonSampling(
         model, UNIT, **SMALL, fixed_features={0: 0.05}, trust_region=TrustRegion(2, 6, length=0.1)

@@ -17,7 +17,7 @@ import torch
 from botorch.utils.multi_objective.box_decompositions.dominated import DominatedPartitioning
 from torch import Tensor
 
-from acquisition import ParallelThompsonSampling
+from acquisition import ParallelThompsonSampling, Request
 from acquisition.outcomes import OutcomePaths, Scalarisations
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.report import views
@@ -667,7 +667,10 @@ def test_a_scalarisation_rises_in_every_objective_and_ranks_its_own_path() -> No
 
 
 def objective_of(
-    front: Tensor, num_paths: int = 4, **limits: tuple[float | None, float | None]
+    front: Tensor,
+    num_paths: int = 4,
+    constraints: dict[str, Any] | None = None,
+    **limits: tuple[float | None, float | None],
 ) -> Scalarisations:
     """Return what is maximised where values (n, 2) at random points are known, both to be raised;
     the offsets and scales of surrogates are 0 and 1.
@@ -676,8 +679,9 @@ def objective_of(
     U = problems.uniform(len(front), 2)
     data = [TrainingData(U, column[:, None], None, 1.0, 0.0, signed=column) for column in front.T]
     models = [PathwiseGP(U, column.unsqueeze(1)) for column in front.T]
-    generator = problems.seeded()
-    found = acquisition_goal(goal, models, data, (U, front), num_paths, generator)["objective"]
+    box = torch.stack([torch.zeros(2), torch.ones(2)]).double()
+    request = Request(models, num_paths, box, problems.seeded(), constraints=constraints or {})
+    found = acquisition_goal(goal, models, data, (U, front), request)["objective"]
     return found
 
 
@@ -699,6 +703,15 @@ def test_the_volume_grows_from_within_three_widths_of_the_front_or_from_a_limit(
     torch.testing.assert_close(loose.reference, objective_of(front).reference)
     alone = objective_of(front[:1]).reference  # a front of one point counts as one deviation wide
     assert ((front[0] - alone >= 0.1) & (front[0] - alone <= 3.0 + 1e-12)).all()
+
+
+def test_the_front_is_of_points_that_may_be_proposed() -> None:
+    front = torch.tensor([[0.0, 4.0], [1.0, 3.0], [2.0, 0.0], [9.0, 9.0]], dtype=torch.float64)
+    last = problems.uniform(len(front), 2)[-1]
+    found = objective_of(front, constraints={"accepts": lambda X: (last != X).any(-1)})
+    assert found.best.tolist() == [2.0, 4.0]
+    nothing = objective_of(front, constraints={"accepts": lambda X: X[:, 0] > 1.0})
+    assert nothing.best.tolist() == [9.0, 9.0]
 
 
 def test_the_choice_of_a_batch_does_not_depend_on_the_units_of_the_objectives() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from acquisition import STRATEGIES
-from scalable_bo.space.space import Categorical, Float, Int, Space
+from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
 from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.known import Known
 from scalable_bo.study.study import Study
@@ -87,6 +87,16 @@ def test_a_strategy_is_told_what_a_study_knows() -> None:
     assert batches[0] == [[-10.0, -9.0, -8.0]]
     assert math.isnan(batches[1][1].pop(0))
     assert batches[1] == [[-10.0, -9.0, -8.0], [-7.0, -6.0]]
+
+
+def test_values_of_points_that_break_a_constraint_are_no_success_of_a_batch() -> None:
+    strategy = RandomPoints()
+    space = Space(LinearConstraint({"x": 1.0}, at_most=0.6), x=Float(0, 1), y=Float(0, 1))
+    study = Study(space, maximize=True, num_initial=3, strategy=strategy)
+    study.add_data([[0.1, 0.2], [0.9, 0.2], [0.6, 0.1]], [1.0, 9.0, 2.0])
+    study.ask(1)
+    (values,) = strategy.requests[0].batches
+    assert values[[0, 2]].tolist() == [1.0, 2.0] and math.isnan(values[1])
 
 
 def test_every_ask_has_randomness_of_its_own_which_depends_on_the_seed_alone() -> None:
