@@ -14,6 +14,7 @@ from botorch.models.model_list_gp_regression import ModelListGP
 from torch import Tensor
 
 from acquisition.constraints import FeasibleSet
+from acquisition.outcomes import Outcome, Scalarisations
 from acquisition.selection import DUPLICATE_DISTANCE
 from acquisition.trust_region import TrustRegion
 from surrogates import PathwiseGP, checks
@@ -237,3 +238,39 @@ def default_proposal_std(model: PathwiseGP, width: Tensor) -> Tensor:
 def finest_proposal_std(models: Sequence[PathwiseGP], width: Tensor) -> Tensor:
     """Return the smallest default of the models in each dimension, (d,)."""
     return torch.stack([default_proposal_std(model, width) for model in models]).amin(0)
+
+
+def check_outcomes(
+    models: Sequence[PathwiseGP], objective: Any, constraints: Any
+) -> tuple[Outcome | None, tuple[Outcome, ...]]:
+    """Return both if each maps (..., m) to (...); of one output, the objective may be left out."""
+    num_outputs = sum(model.num_outputs for model in models)
+    if objective is None and num_outputs > 1:
+        raise ValueError(
+            f"`objective` must be given for {num_outputs} outputs, got None. For the first, pass"
+            " `lambda Y: Y[..., 0]`."
+        )
+    if constraints is not None and not isinstance(constraints, list | tuple):
+        raise TypeError(
+            f"`outcome_constraints` must be a list of callables, got {type(constraints).__name__}."
+            " Put it in a list."
+        )
+    constraints = tuple(constraints or ())
+    named = {f"outcome_constraints[{j}]": constraint for j, constraint in enumerate(constraints)}
+    # One of each path takes the values of as many paths
+    if objective is not None and not isinstance(objective, Scalarisations):
+        named["objective"] = objective
+    trial = models[0].train_targets.new_ones(1, 2, num_outputs)
+    for name, outcome in named.items():
+        if not callable(outcome):
+            raise TypeError(
+                f"`{name}` must be a callable, got {type(outcome).__name__} {outcome!r}."
+            )
+        value = outcome(trial)
+        if not isinstance(value, Tensor) or value.shape != trial.shape[:-1]:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(
+                f"`{name}` must map values (..., {num_outputs}) to (...), got {shape} for"
+                f" {tuple(trial.shape)}. Reduce the last dimension."
+            )
+    return objective, constraints

@@ -27,11 +27,17 @@ from gpytorch.likelihoods import GaussianLikelihood
 from linear_operator.utils.warnings import NumericalWarning
 from torch import Tensor
 
-from acquisition.candidates import all_inputs, baseline, may_be_proposed, model_list
+from acquisition.candidates import (
+    all_inputs,
+    baseline,
+    check_outcomes,
+    may_be_proposed,
+    model_list,
+)
 from acquisition.climbing import climb
 from acquisition.constraints import FeasibleSet
 from acquisition.multistart import FunctionOfPoints
-from acquisition.outcomes import Outcome, OutcomePaths, Scalarisations, check_outcomes, only_output
+from acquisition.outcomes import Outcome, OutcomePaths, Scalarisations, only_output
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, Moves, distinct_best
 from acquisition.strategy import ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
@@ -108,8 +114,8 @@ class LogEIStrategy(ForFewValues):
     num_leaders: int = 4
 
     def __post_init__(self) -> None:
-        for name in ("num_samples", "num_draws", "most_pending", "num_leaders"):
-            checks.positive_int(name, getattr(self, name))
+        counts = ["num_samples", "num_draws", "most_pending", "num_leaders"]
+        checks.fields(self, counts, checks.positive_int)
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""

@@ -4,14 +4,13 @@ on outcomes.
 Notation: m outputs of all models, s joint draws, values Y (..., m) of the outputs at a point.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from surrogates import PathwiseGP, SamplePaths
+from surrogates import SamplePaths
 from surrogates.functions.paths import BatchPaths
 
 Outcome = Callable[[Tensor], Tensor]
@@ -195,42 +194,6 @@ class OutcomePaths:
         for constraint in self.constraints:
             total = total + constraint(Y).clamp_min(0.0)
         return total
-
-
-def check_outcomes(
-    models: Sequence[PathwiseGP], objective: Any, constraints: Any
-) -> tuple[Outcome | None, tuple[Outcome, ...]]:
-    """Return both if each maps (..., m) to (...); of one output, the objective may be left out."""
-    num_outputs = sum(model.num_outputs for model in models)
-    if objective is None and num_outputs > 1:
-        raise ValueError(
-            f"`objective` must be given for {num_outputs} outputs, got None. For the first, pass"
-            " `lambda Y: Y[..., 0]`."
-        )
-    if constraints is not None and not isinstance(constraints, list | tuple):
-        raise TypeError(
-            f"`outcome_constraints` must be a list of callables, got {type(constraints).__name__}."
-            " Put it in a list."
-        )
-    constraints = tuple(constraints or ())
-    named = {f"outcome_constraints[{j}]": constraint for j, constraint in enumerate(constraints)}
-    # One of each path takes the values of as many paths
-    if objective is not None and not isinstance(objective, Scalarisations):
-        named["objective"] = objective
-    trial = models[0].train_targets.new_ones(1, 2, num_outputs)
-    for name, outcome in named.items():
-        if not callable(outcome):
-            raise TypeError(
-                f"`{name}` must be a callable, got {type(outcome).__name__} {outcome!r}."
-            )
-        value = outcome(trial)
-        if not isinstance(value, Tensor) or value.shape != trial.shape[:-1]:
-            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(
-                f"`{name}` must map values (..., {num_outputs}) to (...), got {shape} for"
-                f" {tuple(trial.shape)}. Reduce the last dimension."
-            )
-    return objective, constraints
 
 
 def only_output(Y: Tensor) -> Tensor:

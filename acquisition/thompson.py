@@ -16,6 +16,7 @@ from acquisition.candidates import (
     all_inputs,
     baseline,
     check_bounds,
+    check_outcomes,
     finest_proposal_std,
     model_list,
     original_inputs,
@@ -40,7 +41,6 @@ from acquisition.outcomes import (
     Paths,
     Scalarisations,
     Success,
-    check_outcomes,
     only_output,
 )
 from acquisition.pools import Chosen, best_choices, choose, read_parts
