@@ -29,6 +29,9 @@ class TooFewCandidates(TooFewPoints):
     num_rows: int  # how many rows the pool has
     num_infeasible: int  # how many of these break a constraint or lie outside the bounds
 
+    def __post_init__(self) -> None:
+        super().__init__(self.q, self.num_found, self.num_rows, self.num_infeasible)
+
     def __str__(self) -> str:
         why = f", of which {self.num_infeasible} are infeasible" if self.num_infeasible else ""
         if self.num_infeasible < self.num_rows:

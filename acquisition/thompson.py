@@ -173,7 +173,8 @@ class ParallelThompsonSampling:
     def __post_init__(self) -> None:
         self.models = model_list(self.model)
         check_bounds(self.bounds, self.models)
-        check_outcomes(self.models, self.objective, self.outcome_constraints)
+        outcomes = check_outcomes(self.models, self.objective, self.outcome_constraints)
+        self.objective, self.outcome_constraints = outcomes
         self.feasible_set = FeasibleSet.of(
             self.bounds,
             inequality_constraints=self.inequality_constraints,
@@ -371,7 +372,8 @@ class ParallelThompsonSampling:
             X, rows = baseline(X, self.feasible_set)
             y = (1.0 if self.maximize else -1.0) * targets[rows]
         finest = finest_proposal_std(self.models, self.bounds[1] - self.bounds[0])
-        std = self.proposal_std if isinstance(self.proposal_std, Tensor) else finest
+        given = finest if self.proposal_std is None else self.proposal_std
+        std = torch.as_tensor(given, dtype=finest.dtype, device=finest.device).expand_as(finest)
         search = Search(
             X,
             y,
@@ -494,7 +496,7 @@ class ParallelThompsonSampling:
             "q": q,
             **numbers,
             "seed": self._generator().initial_seed(),
-            "proposal_std": std.tolist() if isinstance(std, Tensor) else None,
+            "proposal_std": None if std is None else torch.as_tensor(std).tolist(),
             "bounds": self.bounds.tolist(),
             "paths": "none" if paths is None else "given",
             "X_pending": _shape(X_pending),

@@ -144,8 +144,9 @@ def plot_parallel_coordinates(study: Study, params: Sequence[str] | None = None)
             },
         )
     )
-    below = {"x": 0, "xref": "paper", "y": 0, "yref": "paper", "yanchor": "top", "yshift": -20}
-    figure.add_annotation(text=lines.note, showarrow=False, **below)
+    if lines.note:
+        below = {"x": 0, "xref": "paper", "y": 0, "yref": "paper", "yanchor": "top", "yshift": -20}
+        figure.add_annotation(text=lines.note, showarrow=False, **below)
     figure.update_layout(title="Parameters and values")
     return figure
 

@@ -46,12 +46,12 @@ def optional(check: Callable[..., Checked], name: str, value: Any, *limits: Any)
 
 
 def fields(record: Any, names: Iterable[str], check: Callable[..., Any], *limits: Any) -> None:
-    """Require that these fields of ``record``, but for a default of ``None``, pass ``check``, and
-    give it Python's numbers in place of NumPy's.
+    """Require that these fields of the dataclass ``record`` pass ``check``, or are ``None`` where
+    that is their default, and give it Python's numbers in place of NumPy's.
     """
     for name in names:
         value = getattr(record, name)
-        if value is not None or getattr(type(record), name, ...) is not None:
+        if value is not None or record.__dataclass_fields__[name].default is not None:
             plain = check(name, value, *limits)
             object.__setattr__(record, name, plain if isinstance(value, np.number) else value)
 

@@ -3,7 +3,7 @@
 import json
 import re
 
-_OTHER_KINDS = re.compile(r'None|True|False|-?\d+(\.\d+)?(e[-+]\d+)?|".*', re.DOTALL)
+_OTHER_KINDS = re.compile(r'|\s.*|.*\s|None|True|False|-?\d+(\.\d+)?(e[-+]\d+)?|".*', re.DOTALL)
 
 
 def quote(value: object) -> str:
@@ -15,8 +15,9 @@ def quote(value: object) -> str:
 
 
 def legible(value: object) -> str:
-    """Return a value as people read it; a text that would pass for None, a flag, a number or a text
-    in quotes is in quotes, so that no two different choices look alike.
+    """Return a value as people read it; a text that is empty, begins or ends with a blank, or would
+    pass for None, a flag, a number or a text in quotes is in quotes, so that no two choices look
+    alike.
     """
     text = str(value)
     is_quoted = isinstance(value, str) and _OTHER_KINDS.fullmatch(text)

@@ -32,7 +32,7 @@ from surrogates.operators.linalg import CHEAP_FACTOR_UP_TO
 from surrogates.restoring import restored_on_failure
 from surrogates.rules.finite_features_fit import fit_finite_features
 from surrogates.rules.hyperparameters import ModelT, StepCallback, check_model
-from surrogates.rules.limits import lengthscale_limits
+from surrogates.rules.limits import INFERRED_NOISE, lengthscale_limits
 from surrogates.rules.variational_fit import fit_variational
 
 logger = logging.getLogger(__name__)
@@ -287,10 +287,13 @@ def _warn_of_structure(model: SingleTaskGP, evidence: Evidence) -> None:
     if any(_is_bounded(part) for part, _, _ in lengthscale_limits(model.covar_module, X)):
         remedy = f"Lengthscales are at their lower bound: use `{part}`, which has none."
     else:
+        few = f"of a few times {misfit.distance:.0e} of" if misfit.distance else "short beside"
         remedy = (
-            f"Use a sum of kernels, `{part} + {part}`, and give the second lengthscales of a few"
-            f" times {misfit.distance:.0e} of the inputs' ranges before the fit."
+            f"Use a sum of kernels, `{part} + {part}`, and give the second lengthscales {few} the"
+            " inputs' ranges before the fit."
         )
+    if not isinstance(model.likelihood, INFERRED_NOISE):
+        remedy += " Or give larger noise variances, if those given are too small."
     warn(
         f"`model.covar_module` must describe finer structure: {found}. {remedy}",
         FineStructureWarning,

@@ -43,8 +43,8 @@ class Misfit(NamedTuple):
             function varies over distances that are short for the model.
         missed: (q,) whether the mean of ten neighbouring data lies outside its 95 % band, given all
             the data around. If the model is right, 5 % are.
-        distance: to the nearest other point, that a quarter of all points have, in ranges of the
-            inputs.
+        distance: to the nearest other point, that a quarter of the points have that are not there
+            twice, in ranges of the inputs; 0 without such points.
     """
 
     nearer: Tensor
@@ -148,11 +148,14 @@ class Evidence:
         """
         gp = BatchedGP(model)
         size = min(block_size, len(gp.X))
-        centres = self._points[: min(most_blocks, math.ceil(len(gp.X) / size))]
+        centres = self._points[: most_blocks if len(gp.X) > size else 1]
         blocks = Neighbours(gp.X, gp.covar_module).of(gp.X[centres], size)
         width = gp.X.amax(0) - gp.X.amin(0)
         nearer, missed, nearest = [], [], []
+        is_new = torch.ones(len(gp.X), dtype=torch.bool, device=gp.X.device)
         for block in blocks.reshape(-1, 1, size):
+            counts = is_new[block[0]]  # those that are in no block before
+            is_new[block[0]] = False
             inverse = torch.cholesky_inverse(batched_cholesky(gp.with_noise(block)))[0]
             alpha = inverse @ gp.residuals(block)[0]
             Z = gp.X[block[0]] / torch.where(width > 0, width, 1.0)
@@ -160,18 +163,19 @@ class Evidence:
             distance, near = apart.topk(min(31, size), largest=False)
             error = alpha / inverse.diagonal()
             near_error, far_error = error[near[:, 1]], error[near[:, -1]]
-            nearer.append((error - near_error).abs() < (error - far_error).abs())
-            nearest.append(distance[:, 1])
-            left_out = near[::10, :10]
+            nearer.append(((error - near_error).abs() < (error - far_error).abs())[counts])
+            nearest.append(distance[counts, 1])
+            left_out = near[::10, :10][counts[::10]]
             columns = torch.stack([alpha[left_out], torch.ones_like(alpha[left_out])], -1)
             own = inverse[left_out.unsqueeze(2), left_out.unsqueeze(1)]
             excess, variance = torch.linalg.solve(own, columns).sum(1).unbind(-1)
             missed.append(excess.abs() > 1.96 * variance.sqrt())
         distances = torch.cat(nearest)
-        order = distances.argsort(stable=True)
-        order = order[distances[order] > RESOLUTION]
-        near_ones = torch.cat(nearer)[order[: max(fewest, len(order) // 2)]]
-        return Misfit(near_ones, torch.cat(missed), distances.quantile(0.25).item())
+        apart = distances > RESOLUTION
+        order = distances[apart].argsort(stable=True)
+        near_ones = torch.cat(nearer)[apart][order[: max(fewest, len(order) // 2)]]
+        quarter = distances[apart][order[len(order) // 4 :][:1]].sum().item()
+        return Misfit(near_ones, torch.cat(missed), quarter)
 
     def gain(self, model: SingleTaskGP) -> float:
         """Return the log marginal likelihood of the points less that of noise alone, in nats."""

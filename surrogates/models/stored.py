@@ -136,6 +136,8 @@ def save_model(model: Any, inputs: Tensor, settings: Mapping[str, int | None], p
         text = json.dumps(description)
         with torch.random.fork_rng(devices=[]):  # some kernels draw their first parameters
             _stored(json.loads(text), kept).build(type(model))
+    except torch.OutOfMemoryError:
+        raise
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise TypeError(
             f"The model must be one that a file can hold, and building it again failed: {error}."

@@ -1,6 +1,6 @@
 """The direct solve: the reference for every other method, and the best choice for small n."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ from surrogates.operators.linalg import jittered_cholesky
 from surrogates.solvers.solver import Request, Solution, Solver
 from surrogates.systems.system import Apply, LinearSystem
 
+Factors = tuple[Tensor | None, Tensor, float]  # L, the factor of M, and its jitter
 TOLERANCE = {torch.float32: 1e-2, torch.float64: 1e-6}
 JITTER = "jitter"
 
@@ -37,6 +38,7 @@ class Cholesky(Solver):
     """
 
     splits_targets: ClassVar[bool] = True  # for B of inducing points in float64
+    _kept: Factors | None = field(default=None, init=False, repr=False, compare=False)
 
     def gains_precision(self, system: LinearSystem, num_columns: int) -> bool:
         return True
@@ -49,7 +51,7 @@ class Cholesky(Solver):
         if request.targets is not None and system is not given:
             B = system.rhs(request.targets.to(system.dtype))
         entries = system.entries
-        L, factor, jitter = _factorised(system)
+        L, factor, jitter = self._kept or _factorised(system)
         solve = partial(substituted, L, factor)
         value = solve(B).to(dtype)
         norms = system.rows.norm(B)
@@ -76,13 +78,15 @@ class Cholesky(Solver):
     def kept(
         self, system: LinearSystem, num_columns: int, generator: torch.Generator
     ) -> Solver | Apply:
-        L, factor, jitter = _factorised(system.precise())
+        L, factor, jitter = factors = _factorised(system.precise())
         if jitter:  # whose effect the residual of every solve tells
-            return self
+            kept = replace(self)
+            object.__setattr__(kept, "_kept", factors)
+            return kept
         return lambda B: substituted(L, factor, B.to(factor)).to(B)
 
 
-def _factorised(system: LinearSystem) -> tuple[Tensor | None, Tensor, float]:
+def _factorised(system: LinearSystem) -> Factors:
     """Return L, the factor of M and its jitter, for the matrix L M Lᵀ of ``system``."""
     memory.require(
         2 * system.n**2 * system.dtype.itemsize,

@@ -389,7 +389,8 @@ class Solver(ABC):
         def apply(B: Tensor) -> Tensor:
             generator = torch.Generator().manual_seed(seed)
             solution = kept.for_covariances(system, B).solve(system, B, generator=generator)
-            if kept is not self and not bool(solution.converged.all()):
+            goes_on = kept is not self and isinstance(kept, GoalSolver)
+            if goes_on and not bool(solution.converged.all()):
                 generator = torch.Generator().manual_seed(seed)
                 solution = self.for_covariances(system, B).solve(
                     system, B, initial=solution.value, generator=generator
@@ -413,8 +414,8 @@ class Solver(ABC):
         self, system: LinearSystem, num_columns: int, generator: torch.Generator
     ) -> "Solver | Apply":
         """Return a solver that keeps its preparation for ``system``, and solves that system alone;
-        or the map B → H⁻¹ B itself, if a factor gives it. Where the returned solver misses the
-        tolerance, this solver continues from its solution.
+        or the map B → H⁻¹ B itself, if a factor gives it. Where the returned solver misses its
+        goal, this solver continues from its solution.
         """
         return self
 
@@ -453,8 +454,11 @@ class GoalSolver(Solver):
     def for_covariances(self, system: LinearSystem, B: Tensor) -> Self:
         if self.tolerance is not None:
             return self
-        largest = system.rows.norm(B).max().clamp_min(system.smallest_noise)
-        return replace(self, tolerance=self.error * (system.smallest_noise / largest).item())
+        noise = system.smallest_noise.double()
+        share = (noise / system.rows.norm(B.double()).max().clamp_min(noise)).item()
+        if not share > 0.0:  # B is not finite, which the solve reports
+            return self
+        return replace(self, tolerance=self.error * share)
 
 
 def _into_range(request: Request) -> Tensor | None:

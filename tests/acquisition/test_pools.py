@@ -1,5 +1,6 @@
 """Pools: a batch from any number of candidates, part by part, is the one from all at once."""
 
+import pickle
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import Mock, patch
@@ -14,7 +15,7 @@ from torch import Tensor
 from acquisition import AcquisitionProgress, ParallelThompsonSampling, pools
 from acquisition.constraints import FeasibleSet
 from acquisition.pools import Choosing, Chosen, Lots, choose, read_parts
-from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints
+from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, TooFewCandidates
 from surrogates import PathwiseGP, SamplePaths, memory
 from tests import problems
 
@@ -256,3 +257,8 @@ def test_values_are_computed_for_a_bounded_number_of_candidates(make_model: Any,
     with patch.object(memory, "part_size", return_value=16):
         ParallelThompsonSampling(make_model(UNIT), UNIT).choose(3, [grid(1)])
     assert max(len(call.args[1]) for call in evaluate.call_args_list) <= 16
+
+
+def test_an_error_of_too_few_candidates_can_be_pickled() -> None:
+    error = TooFewCandidates(q=3, num_found=2, num_rows=5, num_infeasible=1)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

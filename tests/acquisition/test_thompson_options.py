@@ -301,3 +301,12 @@ def test_bad_points_are_refused_before_paths_are_drawn(
     monkeypatch.setattr(model, "paths", lambda *args, **kwargs: pytest.fail("drawn"))
     with pytest.raises(error, match=f"`{name}` {message}"):
         ParallelThompsonSampling(model, UNIT, **SMALL).generate(2, **{name: points})
+
+
+def test_a_spread_that_is_set_later_is_the_spread(model: PathwiseGP) -> None:
+    settings = {**SMALL, "seed": 0}
+    given = ParallelThompsonSampling(model, UNIT, **settings, proposal_std=0.3)
+    later = ParallelThompsonSampling(model, UNIT, **settings)
+    later.proposal_std = 0.3
+    assert torch.equal(given.generate(2), later.generate(2))
+    assert given.outcome_constraints == ()

@@ -97,3 +97,8 @@ def test_a_value_of_any_kind_takes_few_characters(number: object) -> None:
     space = sbo.Space(x=sbo.Categorical([number, 1]))
     study = sbo.Study(space, maximize=True)
     assert len(repr(study.ask(2)).encode()) < 150
+
+
+def test_texts_of_blanks_are_in_quotes() -> None:
+    labels = sbo.Categorical(["", "a", "a ", " "]).labels([0.0, 1.0, 2.0, 3.0])
+    assert labels == ['""', "a", '"a "', '" "']

@@ -278,6 +278,13 @@ def test_a_series_too_fine_for_the_bounds_of_the_kernel_is_reported_and_the_reme
     assert error.square().mean().sqrt() < noise
 
 
+def test_known_noise_that_is_too_small_is_named_as_a_cause() -> None:
+    points = problems.uniform(200, 1)
+    Y = torch.sin(6.0 * points) + 0.3 * problems.normal(200, 1, seed=1)
+    with pytest.warns(FineStructureWarning, match=r"Or give larger noise variances"):
+        fit(PathwiseGP(points, Y, torch.full_like(Y, 1e-4)))
+
+
 def test_structure_that_is_taken_for_noise_is_reported_and_the_remedy_finds_it() -> None:
     points, f = partly_fine(120)
     Y = f + 0.05 * problems.normal(240, 1, seed=4)

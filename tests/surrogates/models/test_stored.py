@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -317,3 +318,12 @@ def test_noise_given_beside_an_inferred_one_is_kept(tmp_path: Path) -> None:
     for noisy in (False, True):
         laws = [each.posterior(X[:3], observation_noise=noisy) for each in (model, again)]
         torch.testing.assert_close(laws[1].variance, laws[0].variance)
+
+
+def test_memory_that_runs_out_while_saving_is_no_wrong_model(tmp_path: Path) -> None:
+    model = PathwiseGP(torch.rand(5, 1).double(), torch.rand(5, 1).double())
+    with (
+        patch("surrogates.models.stored.Stored.build", side_effect=torch.OutOfMemoryError),
+        pytest.raises(torch.OutOfMemoryError),
+    ):
+        model.save(tmp_path / "model")

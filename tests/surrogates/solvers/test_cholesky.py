@@ -1,5 +1,7 @@
 """The direct solve beyond the contract: jitter, memory."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from surrogates import (
     UnsolvedWarning,
     kernel_operator,
 )
+from surrogates.solvers import cholesky
 from surrogates.solvers.cholesky import factorise
 from tests import problems
 
@@ -36,9 +39,13 @@ def test_jitter_is_added_only_after_a_failure_and_reported(monkeypatch: pytest.M
     solution = Cholesky().solve(system, rhs)
     assert "jitter" in solution.note
     assert solution.value.isfinite().all()
+    factorised = Mock(wraps=cholesky.factorise)
+    monkeypatch.setattr(cholesky, "factorise", factorised)
     inverse = Cholesky().inverse(system, 1, seed=0, what="Values")
-    with pytest.warns(UnsolvedWarning, match="Values are those of an unsolved linear system"):
-        inverse(problems.normal(160, 1, dtype=torch.float32))
+    for seed in range(2):
+        with pytest.warns(UnsolvedWarning, match="Values are those of an unsolved linear system"):
+            inverse(problems.normal(160, 1, dtype=torch.float32, seed=seed))
+    factorised.assert_called_once()
 
 
 def test_an_indefinite_matrix_is_refused() -> None:

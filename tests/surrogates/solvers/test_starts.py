@@ -18,7 +18,9 @@ from surrogates import (
     KernelSystem,
     SketchAndProject,
     Solver,
+    kernel_operator,
 )
+from surrogates.checks import DataError
 from surrogates.solvers.run import STALLED, TOLERANCE
 from tests import problems
 
@@ -187,3 +189,21 @@ def test_a_float32_solve_that_was_watched_goes_on_bit_by_bit(tmp_path: Path, sto
     assert torch.equal(resumed.value, whole.value)
     assert resumed.epochs == whole.epochs
     assert torch.equal(resumed.steps, whole.steps)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1.0, 1e20])
+def test_covariances_of_any_scale_are_solved_alike_in_float32(scale: float) -> None:
+    X = problems.uniform(200, 2, dtype=torch.float32)
+    kernel = problems.scaled(problems.rbf(0.4), scale).float()
+    system = KernelSystem(kernel_operator(kernel, X), 1e-3 * scale)
+    B = system.kernel @ torch.eye(200)[:, :3]
+    inverse = CG(max_epochs=300.0).inverse(system, 4, seed=0, what="values")
+    gap = system.to_dense().double() @ inverse(B).double() - B.double()
+    assert gap.norm(dim=0).max() < 1.1 * 0.1 * 1e-3 * scale
+
+
+def test_what_is_not_finite_is_said_of_the_columns() -> None:
+    system = problems.system(30)
+    inverse = CG().inverse(system, 2, seed=0, what="values")
+    with pytest.raises(DataError, match="`rhs` must be finite"):
+        inverse(torch.full((30, 1), torch.nan).double())
