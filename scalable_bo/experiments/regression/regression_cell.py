@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Hashable, Iterator
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -138,7 +139,7 @@ class RegressionCell(Cell[Loaded]):
 
     @property
     def name(self) -> str:
-        """Cells that differ in a result have names that differ, those of tables by a digest."""
+        """Cells that differ in a result have names that differ, tables and targets by a digest."""
         noise = [] if self.noise is None else [f"noise{exact(self.noise)}"]
         parts = [
             self.label,
@@ -148,9 +149,16 @@ class RegressionCell(Cell[Loaded]):
             *(["mean"] if self.mean_only else []),
             *self.variation,
         ]
-        if self.is_table:
-            parts.append(hashlib.sha256(repr(self.settings()).encode()).hexdigest()[:8])
+        if self.target is not None:  # of tables of one stem and targets like "a b" and "a-b"
+            which = f"{self.sha256} {self.target}"
+            parts.append(hashlib.sha256(which.encode()).hexdigest()[:8])
         return re.sub(r"[^\w.=-]", "-", "_".join(["regression", *parts]))
+
+    @cached_property
+    def sha256(self) -> str:
+        """The digest of the user's table, which may change after its record."""
+        with Path(self.data).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     @property
     def variation(self) -> list[str]:
@@ -178,8 +186,7 @@ class RegressionCell(Cell[Loaded]):
         if self.kernel == "matern32":
             del settings["kernel"]  # records without it are of that kernel
         if self.is_table:
-            with Path(self.data).open("rb") as file:  # a table may change after its record
-                return settings | {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+            return settings | {"sha256": self.sha256}
         return {
             key: value for key, value in settings.items() if key not in ("target", "test_fraction")
         }

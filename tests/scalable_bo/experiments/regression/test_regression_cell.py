@@ -18,6 +18,7 @@ from scalable_bo.experiments.cells import run_cell, run_cells
 from scalable_bo.experiments.markdown_tables import REGRESSION, write_markdown
 from scalable_bo.experiments.models import matern_kernel
 from scalable_bo.experiments.presets import find_preset
+from scalable_bo.experiments.records import finished_record
 from scalable_bo.experiments.regression.data import load_regression_data, split_table
 from scalable_bo.experiments.regression.methods import REGRESSION_METHODS, Budget
 from scalable_bo.experiments.regression.regression_cell import (
@@ -305,6 +306,34 @@ def test_tables_of_one_stem_have_records_of_their_own(homes: Path, tmp_path: Pat
         assert f"| homes.price {hashlib.sha256(path.read_bytes()).hexdigest()[:8]} |" in text
 
 
+SYNTHETIC = sorted(Path("benchmarks/results/synthetic").glob("*.json"))
+
+
+def test_committed_records_of_tables_are_kept_by_a_rerun(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(SYNTHETIC) == 36
+    for file in SYNTHETIC:
+        settings = json.loads(file.read_text())["settings"]
+        monkeypatch.setattr(RegressionCell, "sha256", settings["sha256"])  # of a table not here
+        run = RegressionCell(
+            settings["data"].removesuffix(".y") + ".parquet",
+            settings["split"],
+            settings["solver"],
+            budget=Budget(**settings["budget"]),
+            target=settings["target"],
+            kernel=settings.get("kernel", "matern32"),
+        )
+        assert run.name == file.stem
+        assert finished_record(file, run.settings()) is not None
+
+
+def test_the_name_of_a_table_s_cell_reads_the_table_once(homes: Path) -> None:
+    run = RegressionCell(str(homes), 0, "cholesky", target="price")
+    name = run.name
+    homes.unlink()
+    assert run.name == name
+    assert run.settings()["sha256"] == run.sha256
+
+
 def test_numbers_that_differ_in_a_late_digit_have_records_of_their_own() -> None:
     run = RegressionCell("pol", 0, "cg", noise=1e-6, budget=Budget(max_epochs=7.5))
     assert run.name == "regression_pol_0_cg_noise1e-06_max_epochs=7.5"
@@ -317,6 +346,7 @@ def test_a_table_that_changed_is_run_again(homes: Path, tmp_path: Path, spy: lis
     list(run_cells([run], tmp_path))
     list(run_cells([run], tmp_path))
     assert len(spy) == 1
+    run = replace(run)
     pandas.DataFrame(1.0 + toy_table(), columns=["a", "b", "c", "price"]).to_csv(homes, index=False)
     list(run_cells([run], tmp_path))
     assert len(spy) == 2
