@@ -120,7 +120,7 @@ def unpack(content: bytes) -> Write:
 
 
 def note_in(content: bytes, name: str) -> str:
-    """Return a text from the header of tensors as bytes; raise KeyError if there is none."""
+    """Return a text in the bytes of tensors; raise KeyError, TypeError or ValueError without it."""
     length = int.from_bytes(content[:8], "little")
     return str(json.loads(content[8 : 8 + length])["__metadata__"][name])
 

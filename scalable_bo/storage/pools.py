@@ -120,9 +120,9 @@ class Pool:
 
 
 def _parts(source: Any, most: int, levels: int = 3, whole: Any = None) -> Iterator[Any]:
-    """Yield what a source consists of: paths, DataFrames, arrays, tensors and lists of at most so
-    many dicts; raise TypeError for anything else. It may have so many levels of iterables, such as
-    a list of readers that yield lists of dicts, inside of one that is ``whole``.
+    """Yield what a source consists of: paths, DataFrames, arrays, tensors and lists of ``most``
+    dicts or fewer; raise TypeError for anything else. It may have so many ``levels`` of iterables,
+    such as a list of readers that yield lists of dicts; ``whole`` is the iterable that it is in.
     """
     is_path = isinstance(source, str | os.PathLike) and levels > 1
     if is_path or is_frame(source) or isinstance(source, Tensor | np.ndarray):

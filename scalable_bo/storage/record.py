@@ -175,8 +175,8 @@ class StudyRecord:
         return list(range(first, first + len(X)))
 
     def tell(self, ids: Sequence[int], outcomes: Outcomes) -> None:
-        """Give pending rows their outcomes, but for what was told before; raise ValueError as
-        ``Rows.untold``. Rows stay pending until all of their outcomes are known.
+        """Give pending rows their outcomes, but for what was told before. Rows stay pending until
+        all of their outcomes are known. Raise ValueError as ``Rows.untold``.
         """
         with self._changing():
             self._tell(ids, outcomes.told_at(time.time()))

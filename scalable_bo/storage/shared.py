@@ -239,7 +239,9 @@ class SQLStorage(LoggedStorage):
     def add_ask(
         self, ask: Ask, cost: AskReport, first_id: int, X: Tensor, num_queued: int = 0
     ) -> None:
-        """Keep the points for this process, too; they are of the budget, if there is one."""
+        """Do what ``Storage`` says, and keep the points for this process; they are of the budget,
+        if there is one.
+        """
         with self._transaction() as connection:
             super().add_ask(ask, cost, first_id, X, num_queued)
             if self._num_optimizing:
@@ -249,7 +251,7 @@ class SQLStorage(LoggedStorage):
             self._hold(connection, range(first_id, first_id + len(X)), what)
 
     def remove_outcomes(self, ids: Sequence[int]) -> None:
-        """Leave the points to whoever evaluates them first."""
+        """Do what ``Storage`` says, and leave the points to whoever evaluates them first."""
         with self._transaction() as connection:
             super().remove_outcomes(ids)
             connection.execute(sa.delete(_CLAIMS).where(self._claims(ids)))

@@ -15,18 +15,27 @@ class FineStructureWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Stage:
-    """One method that ``fit`` ran from the best hyperparameters before it."""
+    """One method that ``fit`` ran from the best hyperparameters before it.
 
-    # The function ``fit_<method>``, or ``"simpler"``, fewer hyperparameters or those without an
-    # expectation of little noise, or ``"white noise"``
+    Attributes:
+        method: the function ``fit_<method>``, or ``"simpler"``, fewer hyperparameters or those
+            without an expectation of little noise, or ``"white noise"``.
+        seconds: that the method took.
+        log_density: nats a point, the mean over random data, each predicted from its neighbours;
+            NaN if the stage was not judged.
+        over_noise: by how much that exceeds the density if all were noise; ``None`` if not judged.
+        over_best: by how much it exceeds that of the best stage before; ``None`` for the first too.
+        accepted: whether the model went on with its result.
+        note: why it was or was not, in words.
+    """
+
     method: str
-    seconds: float  # that the method took
-    # Nats a point, the mean over random data, each predicted from its neighbours; NaN if not judged
+    seconds: float
     log_density: float = float("nan")
-    over_noise: Difference | None = None  # by how much that exceeds the density if all were noise
-    over_best: Difference | None = None  # that of the best stage before; ``None`` for the first
-    accepted: bool = True  # whether the model went on with its result
-    note: str = ""  # why it was or was not, in words
+    over_noise: Difference | None = None
+    over_best: Difference | None = None
+    accepted: bool = True
+    note: str = ""
 
     def __str__(self) -> str:
         parts = [f"{self.method}: {'taken' if self.accepted else 'not taken'}"]

@@ -165,8 +165,8 @@ def _better(
 
 @torch.no_grad()
 def _joint(gp: BatchedGP, index: Tensor, others: Tensor) -> float:
-    """Return the joint log density of the data ``others`` (r,) given the sample ``index`` (1, m):
-    which alone sees that errors of smooth explanations are correlated.
+    """Return the joint log density, in nats, of the data ``others`` (r,) given the sample ``index``
+    (1, m). Only the joint one sees that the errors of smooth explanations are correlated.
     """
     both = torch.cat([index, others.unsqueeze(0)], 1)
     nll = [gp.negative_log_likelihood(data).item() for data in (index, both)]

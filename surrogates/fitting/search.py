@@ -329,8 +329,8 @@ def _distance_of_neighbours(X: Tensor) -> float:
 class _Optimum:
     """Where a search has ended."""
 
-    index: Tensor  # (s, m) its data
-    point: np.ndarray  # (p,) its coordinates
+    index: Tensor  # (s, m), the data of the search
+    point: np.ndarray  # (p,), the coordinates of the optimum
     loss: float  # −log likelihood a datum there, with the priors
 
     def is_near(self, index: Tensor, point: np.ndarray, loss: float) -> bool:

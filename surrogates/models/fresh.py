@@ -316,7 +316,7 @@ class FreshGP(SingleTaskGP):
     ) -> list[SamplePaths]:
         """Return the paths of every data set, or of each a share ``own``, on transformed inputs and
         in standardised units; their prior draws are independent. ``options`` are those of
-        :class:`Draw`.
+        :class:`Draw`. Warn with UnsolvedWarning if the solver missed its tolerance.
         """
         checks.outside_transforms(
             "A model must draw its paths", "Call `posterior(X)` or `paths(s)` before."
@@ -383,7 +383,8 @@ class FreshGP(SingleTaskGP):
 
     def _exact_posterior(self, *, learns: bool = False) -> ExactPosterior:
         """Return GPyTorch's posterior in standardised units, kept until the model changes; one with
-        gradients in data or, if it ``learns``, hyperparameters is used once, as its graph is.
+        gradients in data or, if it ``learns``, hyperparameters is used once, as its graph is. Raise
+        MemoryError if the matrices do not fit in free memory.
         """
         is_kept = not learns and not self._varying_data()
         with self._kept() as parts:

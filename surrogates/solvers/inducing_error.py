@@ -34,7 +34,7 @@ class InducingError(Judge):
 
     system: InducingSystem
     targets: Targets
-    # (s,) the errors as of the last look at each column, NaN before the first; the gaps are R then
+    # (s,) the errors as of the last look at each column, NaN before the first
     found: Tensor = field(init=False)
     scale: Tensor = field(init=False)
 
@@ -50,6 +50,7 @@ class InducingError(Judge):
 
     @cached_property
     def gaps(self) -> Tensor:
+        """R (m, s) as of the last look at each column, NaN before the first."""
         return torch.full_like(self.rhs, math.nan)
 
     def first_tolerance(self) -> Tensor:

@@ -594,8 +594,8 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
         relative ``residual``; ``None`` if all do.
 
         A column stops when its estimate reaches its aim; if a posterior's error decides, that is
-        evaluated then, and may give it a smaller aim. Columns that need a correction stop, too: by
-        a recursion that has drifted more than the tolerance, or rounding that keeps them.
+        evaluated then, and may give it a smaller aim. Columns that need a correction stop, too:
+        their recursion has drifted more than the tolerance, or rounding keeps them from improving.
         """
         running = sweep.running
         going = residual > sweep.aim[running]
