@@ -496,7 +496,7 @@ class ParallelThompsonSampling:
             "q": q,
             **numbers,
             "seed": self._generator().initial_seed(),
-            "proposal_std": None if std is None else torch.as_tensor(std).tolist(),
+            "proposal_std": std.tolist() if isinstance(std, Tensor) else std,
             "bounds": self.bounds.tolist(),
             "paths": "none" if paths is None else "given",
             "X_pending": _shape(X_pending),

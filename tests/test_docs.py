@@ -16,12 +16,14 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
+from unittest.mock import patch
 
 import pytest
 from typer.main import get_command
 
 from scalable_bo.cli.config import read_config
 from scalable_bo.cli.main import app
+from surrogates.operators.forms import FORMS
 from tests.scalable_bo.serving.browser import Browser, missing
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +57,8 @@ hooks = load("hooks")
 def run(page: Path, codes: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     names = {"__name__": "example"}
-    with warnings.catch_warnings():
+    # A kernel that a page registers is not for other tests
+    with patch.dict(FORMS), warnings.catch_warnings():
         # What a user sees; other packages' warnings are not the example's
         warnings.simplefilter("default")
         for code in codes:

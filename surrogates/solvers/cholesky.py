@@ -1,6 +1,6 @@
 """The direct solve: the reference for every other method, and the best choice for small n."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -38,7 +38,7 @@ class Cholesky(Solver):
     """
 
     splits_targets: ClassVar[bool] = True  # for B of inducing points in float64
-    _kept: Factors | None = field(default=None, init=False, repr=False, compare=False)
+    _kept: ClassVar[Factors | None] = None  # of a system that it is kept for
 
     def gains_precision(self, system: LinearSystem, num_columns: int) -> bool:
         return True
