@@ -215,7 +215,7 @@ class _Posterior:
 
 @dataclass(frozen=True, eq=False)
 class _Improvement:
-    """What is to be improved, and over what."""
+    """A goal of models, and the data whose best point a batch is to improve on."""
 
     models: tuple[PathwiseGP, ...]  # in float64: differences of almost equal values decide
     objective: Outcome  # maps outputs (..., m) to (...); of several, their scalarisations
