@@ -227,7 +227,7 @@ def test_trials_in_optunas_own_database_are_those_of_its_memory(tmp_path: Path) 
                 storage=storage,
                 study_name="tuning",
                 load_if_exists=True,
-                sampler=ThompsonSampler(seed=seed, n_startup_trials=4),
+                sampler=make_sampler(seed=seed, n_startup_trials=4),
             )
             study.optimize(lambda trial: (trial.suggest_float("x", 0.0, 1.0) - 0.3) ** 2, 4)
         asked.append([trial.params["x"] for trial in study.trials])
@@ -274,8 +274,10 @@ def test_no_point_of_a_finite_space_fails_twice() -> None:
     assert {trial.params["place"] for trial in study.trials} == set(range(8))
 
 
-@pytest.mark.parametrize("directions", [["minimize"], ["minimize", "minimize"]])
-@pytest.mark.parametrize("reason", [ValueError, optuna.TrialPruned])
+@pytest.mark.parametrize(
+    ("directions", "reason"),
+    [(["minimize"], ValueError), (["minimize", "minimize"], optuna.TrialPruned)],
+)
 def test_it_is_learned_where_trials_fail(directions: list[str], reason: type[Exception]) -> None:
     def fragile(trial: Any) -> list[float]:
         x, y = (trial.suggest_float(name, 0.0, 1.0) for name in "xy")
@@ -283,22 +285,22 @@ def test_it_is_learned_where_trials_fail(directions: list[str], reason: type[Exc
             raise reason
         return [x + y, x][: len(directions)]
 
-    study = new_study(directions, strategy="auto")
-    study.optimize(fragile, n_trials=24, catch=ValueError)
+    study = new_study(directions, n_startup_trials=6, batch_size=4, strategy="auto")
+    study.optimize(fragile, n_trials=20, catch=ValueError)
     failed = [trial.state != TrialState.COMPLETE for trial in study.trials]
-    assert 2 <= sum(failed) <= 12
-    assert sum(failed[12:]) <= 4
+    assert 2 <= sum(failed) <= 10
+    assert sum(failed[12:]) <= 2
 
 
-@pytest.mark.parametrize("num_constraints", [1, 2])
-def test_it_is_learned_where_a_constraint_is_infinite(num_constraints: int) -> None:
+def test_it_is_learned_where_a_constraint_is_infinite() -> None:
     def bounds(trial: Any) -> list[float]:
-        return [math.inf if trial.params[name] < 0.4 else -1.0 for name in "xy"[:num_constraints]]
+        return [math.inf if trial.params[name] < 0.3 else -1.0 for name in "xy"]
 
-    study = new_study(strategy="auto", constraints_func=bounds)
+    settings = {"n_startup_trials": 8, "batch_size": 4, "strategy": "auto"}
+    study = new_study(**settings, constraints_func=bounds)
     study.optimize(lambda trial: sum(trial.suggest_float(name, 0.0, 1.0) for name in "xy"), 24)
     broken = [max(bounds(trial)) > 0.0 for trial in study.trials]
-    assert sum(broken[12:]) <= 6
+    assert sum(broken[16:]) <= 4
 
 
 def test_trials_that_all_have_an_infinite_constraint_are_of_the_design() -> None:
@@ -383,7 +385,7 @@ def test_parameters_of_some_trials_only_are_sampled_near_good_values() -> None:
 
     far = []
     for seed in range(3):
-        study = new_study(n_startup_trials=6, seed=seed, batch_size=5)
+        study = new_study(n_startup_trials=6, seed=seed, batch_size=10)
         study.optimize(svm, n_trials=40)
         far += [abs(trial.params.get("width", 0.2) - 0.2) for trial in study.trials[20:]]
     assert statistics.mean(far) < 0.2  # uniform ones lie 0.34 away
@@ -411,9 +413,9 @@ def trade(trial: optuna.Trial) -> tuple[float, float]:
 
 def test_several_objectives_spread_over_their_front_within_the_constraints() -> None:
     study = new_study(BOTH, n_startup_trials=None, batch_size=6, strategy="auto")
-    study.optimize(trade, n_trials=24)
+    study.optimize(trade, n_trials=18)
     asked = study.trials[6:]
-    assert sum(trial.params["x"] <= 0.85 for trial in asked) > 14  # of 18
+    assert all(trial.params["x"] <= 0.85 for trial in asked)
     # The front is y = 0.5, of which random points lie .25 away
     assert np.median([abs(trial.params["y"] - 0.5) for trial in asked]) < 0.1
     along = sorted(trial.params["x"] for trial in study.best_trials)
