@@ -31,9 +31,9 @@ Q = 7  # no multiple of the processes
 BOUNDS = torch.tensor([[0.0] * D, [1.0] * D]).double()
 TIGHT: dict[str, Any] = {
     "num_candidates": 40,
-    "num_rounds": 6,
-    "num_starts": 4,
-    "num_steps": 12,
+    "num_rounds": 3,
+    "num_starts": 2,
+    "num_steps": 6,  # few, which leave rounding as small as it is
     "learning_rate": 0.005,  # long steps amplify rounding
 }
 ACCURATE = CG(None, tolerance=1e-9)
@@ -111,18 +111,16 @@ def make_batches(part: slice) -> Results:
 
 
 def make_quickly(part: slice) -> Results:
-    """Make a batch of a few short steps, which leave rounding as small as it is."""
-    few = TIGHT | {"num_rounds": 3, "num_starts": 2, "num_steps": 6}
+    """Make a batch by a solver that samples blocks."""
     given = model(SketchAndProject.asap(block_size=40, tolerance=1e-9))
-    return {"batch": ParallelThompsonSampling(given, BOUNDS, shared=True, **few).generate(Q)}
+    return {"batch": ParallelThompsonSampling(given, BOUNDS, shared=True, **TIGHT).generate(Q)}
 
 
 def make_by_two_precisions(part: slice) -> Results:
     """Make a batch by float32 paths that ask for sums in float64."""
-    few = TIGHT | {"num_rounds": 3, "num_starts": 2, "num_steps": 6}
     single = model(SketchAndProject.asap(block_size=40, tolerance=1e-4)).float()
     paths = single.paths(Q, shared=True).summed_in(torch.float64)
-    sampler = ParallelThompsonSampling(single, BOUNDS.float(), shared=True, **few)
+    sampler = ParallelThompsonSampling(single, BOUNDS.float(), shared=True, **TIGHT)
     return {"batch": sampler.generate(Q, paths=paths)}
 
 

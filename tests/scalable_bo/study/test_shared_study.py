@@ -28,20 +28,21 @@ def test_two_processes_ask_for_the_points_of_one_also_after_one_was_lost(tmp_pat
     torch.testing.assert_close(first["X"], X, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("waits", [True, False], ids=["waiting", "not yet waiting"])
-def test_a_process_that_stands_still_between_batches_ends_the_others(
-    waits: bool, tmp_path: Path
-) -> None:
-    processes = shared_rows.start(shared_study.stand_still, 3, tmp_path, waits, timeout=4.0)
+def test_a_process_that_stands_still_between_batches_ends_the_others(tmp_path: Path) -> None:
+    started = {
+        waits: shared_rows.start(shared_study.stand_still, 3, tmp_path / name, waits, timeout=4.0)
+        for waits, name in ((True, "waiting"), (False, "not yet waiting"))
+    }
     try:
-        for rank in (0, 2):
-            processes[rank].join(300)
-            found = shared_rows.load_file(tmp_path / f"{rank}.safetensors")
-            assert "or was not heard of in time" in as_text(found["message"])
-            assert "a study with a `path` from its last round" in as_text(found["message"])
-        assert shared_rows.load_file(tmp_path / "0.safetensors")["seconds"] < 30.0
+        for waits, name in ((True, "waiting"), (False, "not yet waiting")):
+            for rank in (0, 2):
+                started[waits][rank].join(300)
+                found = shared_rows.load_file(tmp_path / name / f"{rank}.safetensors")
+                assert "or was not heard of in time" in as_text(found["message"])
+                assert "a study with a `path` from its last round" in as_text(found["message"])
+                assert rank or found["seconds"] < 30.0
     finally:
-        for process in processes:
+        for process in [*started[True], *started[False]]:
             process.kill()
 
 
