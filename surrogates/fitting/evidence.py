@@ -1,7 +1,9 @@
-"""What all data say of hyperparameters: predictive densities of random data given their neighbours.
+"""What all data say of hyperparameters: predictive densities of left-out data.
 
-Notation: q of the n data are left out, one at a time, and each is predicted from the k data nearest
-to it, the noise included. This is a proper score, whatever k, and costs O(q k³).
+Notation: b blocks of the m data nearest to a random one. Each datum is predicted from the others of
+its block, the noise included. This is a proper score, whatever the blocks; many data tell as much
+of the posterior as all do, which a hundred neighbours, that follow a function closely whatever the
+lengthscales, do not. It costs O(b m³).
 """
 
 import math
@@ -12,7 +14,6 @@ from botorch.models import SingleTaskGP
 from gpytorch.kernels import ScaleKernel
 from torch import Tensor
 
-from surrogates import memory
 from surrogates.fitting.batched import BatchedGP, log_normal
 from surrogates.fitting.neighbours import Neighbours
 from surrogates.operators.forms import batched_cholesky
@@ -85,60 +86,73 @@ def num_learned(module: torch.nn.Module) -> int:
 
 
 class Evidence:
-    """The same random data, to compare hyperparameters of one model by.
+    """The same data, to compare hyperparameters of one model by.
 
     Args:
-        num_points: q, at most n of which are used.
-        num_neighbours: k, likewise.
-
-    Attributes:
-        white: (q,) log densities of the points if all of the data were noise about their mean.
+        block_size: m; of so few data, all are one block.
+        most_blocks: b. Their points are the nearest by the lengthscales of the first model that is
+            judged.
+        num_points: at most so many random data tell of a signal, in :meth:`gain`.
     """
 
     def __init__(
         self,
         model: SingleTaskGP,
         generator: torch.Generator,
+        block_size: int = 1000,
+        most_blocks: int = 8,
         num_points: int = 2000,
-        num_neighbours: int = 100,
     ):
-        self._num_neighbours = num_neighbours
         y = training_data(model)[1]
         self._y = y.double()
         order = torch.randperm(len(y), generator=generator, device=generator.device)
         self._points = order[:num_points].to(y.device)
         self._mean = self._y.mean()
         self._variance = _variance(self._y)
-        self.white = log_normal(self._y[self._points], self._mean, self._variance)
+        self._size = min(block_size, len(y))
+        self._centres = self._points[:most_blocks]
+        self._kept: Tensor | None = None
+
+    @property
+    def white(self) -> Tensor:
+        """The log densities (p,) of what was judged if all of the data were noise about their mean."""
+        assert self._kept is not None, "nothing was judged"
+        own = self._y[self._kept[self._is_new(self._kept)]]
+        return log_normal(own, self._mean, self._variance)
+
+    def _blocks(self, gp: BatchedGP) -> Tensor:
+        """Return (b, m) indices, the same for every model."""
+        if self._kept is None and self._size == len(gp.X):
+            self._kept = gp.whole
+        elif self._kept is None:
+            nearest = Neighbours(gp.X, gp.covar_module)
+            self._kept = nearest.of(gp.X[self._centres], self._size).reshape(-1, self._size)
+        return self._kept
+
+    def _is_new(self, blocks: Tensor) -> Tensor:
+        """Return (b, m), which of the data are in no block before."""
+        seen = torch.zeros(len(self._y), dtype=torch.bool, device=blocks.device)
+        new = torch.empty_like(blocks, dtype=torch.bool)
+        for block, own in zip(blocks, new, strict=True):
+            own.copy_(~seen[block])
+            seen[block] = True
+        return new
 
     @torch.no_grad()
     def log_densities(self, model: SingleTaskGP) -> Tensor:
-        """Return (q,) log densities of the points, each given its neighbours among the others.
+        """Return (p,) log densities of the data of all blocks, each given the others of its block.
 
         Raises:
             FloatingPointError: if a kernel matrix is not positive definite.
         """
         gp = BatchedGP(model)
-        neighbours = Neighbours(gp.X, gp.covar_module)
-        k = min(self._num_neighbours + 1, len(gp.X))
-        densities = []
-        for part in self._points.split(memory.part_size(k**2)):
-            index = neighbours.of(gp.X[part], k)
-            own = index == part.unsqueeze(1)
-            own[~own.any(1), -1] = True  # hidden by duplicates: leave out any
-            index = index[~own].reshape(len(part), k - 1)
-            own = part.unsqueeze(1)
-            mean, variance = gp.predict(gp.X[own], index)
-            densities.append(log_normal(gp.y[own], mean, variance + gp.noise(own)).squeeze(1))
-        return torch.cat(densities)
+        blocks = self._blocks(gp)
+        densities = torch.cat([gp.leave_one_out(block) for block in blocks.split(1)])
+        return densities[self._is_new(blocks)]
 
     @torch.no_grad()
-    def misfit(
-        self, model: SingleTaskGP, block_size: int = 1000, most_blocks: int = 8, fewest: int = 400
-    ) -> Misfit:
-        """Return what the errors of predictions say against ``model``, in blocks of neighbouring
-        data: these tell it as much as all data do, other than the neighbours of single points,
-        which follow a function closely whatever the lengthscales.
+    def misfit(self, model: SingleTaskGP, fewest: int = 400) -> Misfit:
+        """Return what the errors of predictions in the blocks say against ``model``.
 
         With P = K⁻¹ of a block and α = P r, the data C, left out together, exceed their predictions
         by P_CC⁻¹ α_C, with the covariance P_CC⁻¹.
@@ -147,20 +161,15 @@ class Evidence:
             FloatingPointError: if a kernel matrix is not positive definite.
         """
         gp = BatchedGP(model)
-        size = min(block_size, len(gp.X))
-        centres = self._points[: most_blocks if len(gp.X) > size else 1]
-        blocks = Neighbours(gp.X, gp.covar_module).of(gp.X[centres], size)
+        blocks = self._blocks(gp)
         width = gp.X.amax(0) - gp.X.amin(0)
         nearer, missed, nearest = [], [], []
-        is_new = torch.ones(len(gp.X), dtype=torch.bool, device=gp.X.device)
-        for block in blocks.reshape(-1, 1, size):
-            counts = is_new[block[0]]  # those that are in no block before
-            is_new[block[0]] = False
-            inverse = torch.cholesky_inverse(batched_cholesky(gp.with_noise(block)))[0]
-            alpha = inverse @ gp.residuals(block)[0]
-            Z = gp.X[block[0]] / torch.where(width > 0, width, 1.0)
+        for block, counts in zip(blocks, self._is_new(blocks), strict=True):
+            inverse = torch.cholesky_inverse(batched_cholesky(gp.with_noise(block[None])))[0]
+            alpha = inverse @ gp.residuals(block[None])[0]
+            Z = gp.X[block] / torch.where(width > 0, width, 1.0)
             apart = torch.cdist(Z, Z, compute_mode="donot_use_mm_for_euclid_dist")
-            distance, near = apart.topk(min(31, size), largest=False)
+            distance, near = apart.topk(min(31, self._size), largest=False)
             error = alpha / inverse.diagonal()
             near_error, far_error = error[near[:, 1]], error[near[:, -1]]
             nearer.append(((error - near_error).abs() < (error - far_error).abs())[counts])

@@ -28,7 +28,7 @@ def generator() -> torch.Generator:
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_with_all_neighbours_it_is_the_exact_leave_one_out_density(known: bool) -> None:
+def test_of_few_data_it_is_the_exact_leave_one_out_density(known: bool) -> None:
     model = make_model(**({"train_Yvar": 0.05 + 0.1 * X[:, :1]} if known else {}))
     got = Evidence(model, generator()).log_densities(model)
     y = model.train_targets
@@ -36,7 +36,7 @@ def test_with_all_neighbours_it_is_the_exact_leave_one_out_density(known: bool) 
         H = model.covar_module(X).to_dense() + torch.diag(model.noise.expand(N))
         r = y - model.mean_module(X)
         expected = []
-        for i in torch.randperm(N, generator=generator()).tolist():
+        for i in range(N):
             rest = [j for j in range(N) if j != i]
             weights = torch.linalg.solve(H[rest][:, rest], H[rest, i])
             variance = H[i, i] - weights @ H[rest, i]
@@ -44,9 +44,6 @@ def test_with_all_neighbours_it_is_the_exact_leave_one_out_density(known: bool) 
             log_density = -0.5 * ((r[i] - mean) ** 2 / variance + (2 * math.pi * variance).log())
             expected.append(log_density)
     torch.testing.assert_close(got, torch.stack(expected))
-    gp = BatchedGP(model)
-    closed = gp.leave_one_out(gp.whole).flatten()
-    torch.testing.assert_close(got.sum(), closed.sum())
 
 
 def test_predictions_from_a_sample_are_those_of_the_model_of_it() -> None:
@@ -152,14 +149,15 @@ def test_points_that_are_there_twice_say_nothing_of_short_distances(n: int) -> N
 def test_a_long_series_misses_means_that_too_long_lengthscales_are_sure_of(
     lengthscale: float,
 ) -> None:
-    """Nearest neighbours tell of each point well, whatever the lengthscale."""
+    """Nearest neighbours tell of each point well, whatever the lengthscale; all data do not."""
     points = problems.uniform(3000, 1)
     values = problems.series(points, 0.01) + 0.1 * problems.normal(3000, 1, seed=2)
     model = PathwiseGP(points, values).eval()
     model.covar_module.lengthscale = lengthscale
     model.likelihood.noise = 0.015
     evidence = Evidence(model, generator())
-    assert (evidence.log_densities(model) - evidence.white).mean() > 1.0
+    gain = (evidence.log_densities(model) - evidence.white).mean()
+    assert (gain < -0.5) if lengthscale > 0.01 else (gain > 1.0)
     missed = evidence.misfit(model).missed
     share = missed.double().mean().item()
     assert 200 < len(missed) <= 300 and ((share > 0.5) if lengthscale > 0.01 else (share < 0.1))
