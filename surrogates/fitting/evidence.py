@@ -115,7 +115,7 @@ class Evidence:
 
     @property
     def white(self) -> Tensor:
-        """The log densities (p,) of what was judged if all of the data were noise about their mean."""
+        """Log densities (p,) of what was judged if all of the data were noise about their mean."""
         assert self._kept is not None, "nothing was judged"
         own = self._y[self._kept[self._is_new(self._kept)]]
         return log_normal(own, self._mean, self._variance)

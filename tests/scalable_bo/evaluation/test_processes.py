@@ -192,7 +192,6 @@ def test_a_program_leaves_no_children(
 ) -> None:
     processes.own_mark()  # starts the guard, which outlives the test, without the tracer
     monkeypatch.setenv(TRACER, tracer)
-    monkeypatch.setattr(processes, "SECONDS_TO_END", 1.0)
     command = Command(["sh", "-c", f"{ANSWER}; {script}"])
     assert command.evaluate(120.0, 0, {}) == Evaluation(0, 1.0)
     eventually(lambda: [text for text in living(tracer) if "sleep" in text])

@@ -14,14 +14,11 @@ from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from acquisition.log_ei import NEGLIGIBLE_NOISE
-from scalable_bo.modelling import belief
 from scalable_bo.modelling.belief import Belief
 from scalable_bo.modelling.roughness import rough_bands
 from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.space import Categorical, Float, Int, Space
-from scalable_bo.study import answers
 from scalable_bo.study.study import Study
-from surrogates.models import fresh
 from surrogates.models.data import data_sets
 from surrogates.models.fresh import EXACT_UP_TO
 from tests import problems
@@ -306,13 +303,8 @@ def test_a_prediction_follows_what_was_told_since_the_last_ask() -> None:
     assert after > before + 1.0
 
 
-@pytest.mark.parametrize("exact_up_to", [EXACT_UP_TO, 50])
-def test_answers_are_the_same_after_opening_the_study_again(
-    tmp_path: Path, exact_up_to: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (answers, belief, fresh):
-        monkeypatch.setattr(module, "EXACT_UP_TO", exact_up_to)
-    n = 60
+@pytest.mark.parametrize("n", [60, EXACT_UP_TO + 10])
+def test_answers_are_the_same_after_opening_the_study_again(tmp_path: Path, n: int) -> None:
     study = asked(noisy, n, path=tmp_path)
     before = study.result
     predicted = study.predict(points(3))
@@ -321,7 +313,7 @@ def test_answers_are_the_same_after_opening_the_study_again(
         after = study.result
         assert before.best_params == after.best_params != after.best_observed_params
         assert after.predicted_value == pytest.approx(before.predicted_value)
-        assert math.isnan(after.predicted_std) == (n > exact_up_to)
+        assert math.isnan(after.predicted_std) == (n > EXACT_UP_TO)
         torch.testing.assert_close(study.predict(points(3)), predicted)
         next_point = study.ask(2).X
     never_closed = asked(noisy, n)

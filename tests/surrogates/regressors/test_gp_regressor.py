@@ -1,5 +1,6 @@
 """Gaussian-process regression with the interface of scikit-learn."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import check_estimator
 
 from surrogates import CG, Cholesky, GPRegressor, NystromSGM, PathwiseGP
-from surrogates.regressors import gp_regressor
 from tests import problems
 
 
@@ -252,18 +252,18 @@ def test_few_rows_of_float32_are_as_precise_as_those_of_float64() -> None:
         np.testing.assert_allclose(own, expected, rtol=1e-6)
 
 
+# Few rows of float32 are computed in float64, many are not
 @pytest.mark.parametrize(
-    ("dtype", "doubled_up_to"), [(np.float32, 2000), (np.float32, 20), (np.float64, 2000)]
+    ("n", "dtype", "share"),
+    [
+        *product([40], [np.float32, np.float64], [0.0, 1e-30, 1e-9, 1.0, -1.0]),
+        *product([2100], [np.float32], [1e-30, 1.0]),
+    ],
 )
-@pytest.mark.parametrize("share", [0.0, 1e-30, 1e-9, 1.0, -1.0])
-def test_a_constant_column_of_any_size_changes_nothing(
-    share: float, dtype: Any, doubled_up_to: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # More rows than this many keep the precision that they are given in
-    monkeypatch.setattr(gp_regressor, "EXACT_UP_TO", doubled_up_to)
-    X, y = data(40)
+def test_a_constant_column_of_any_size_changes_nothing(n: int, share: float, dtype: Any) -> None:
+    X, y = data(n)
     X = X.astype(dtype)
-    column = np.full((len(X), 1), share * np.finfo(dtype).max, dtype)
+    column = np.full((n, 1), share * np.finfo(dtype).max, dtype)
     settings = {"noise_variance": 0.25, "solver": Cholesky(), "num_features": 64, "num_paths": 4}
     expected = fixed(**settings).fit(X, y).predict(X[:5])
     wider = np.hstack([X, column])
