@@ -150,6 +150,15 @@ def fit(
 
     try:
         for place, name in enumerate(choice.methods):
+            # Structure too fine for the sample is in what that takes for noise
+            is_last = name == choice.methods[-1]
+            if (
+                name == "minibatch"
+                and not is_last
+                and stages.account.chosen
+                and _has_little_noise(model)
+            ):
+                continue
             again = name in choice.methods[:place]
             run(name, **(settings if method else _settings(name, model, again)))
         if choice.methods == ("exact",) and evidence is not None:
@@ -174,11 +183,12 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
     Up to 1000 points :func:`fit_exact`, from 50 on against simpler explanations. Beyond,
     :func:`fit_sample` on 1000 random points, four times as many beyond 10 000, which noise does not
     lead astray; then, from 3000 points on, :func:`fit_minibatch`, which sees structure too fine for
-    the sample; then all data: up to 2000 points by :func:`fit_sample` of them all from there, up to
-    10 000 by eight steps of :func:`fit_iterative`. Models that learn more than their mean, kernel
-    and noise, such as a warp of their inputs, are fitted to the first sample alone. Models of
-    several outputs or data sets are fitted by :func:`fit_exact` or not at all, and models with a
-    method of their own by that one. What that rests on is in ``docs/measured.md``, "Fits".
+    the sample, but before all data only if a tenth or more is left as noise; then all data: up to
+    2000 points by :func:`fit_sample` of them all from there, up to 10 000 by eight steps of
+    :func:`fit_iterative`. Models that learn more than their mean, kernel and noise, such as a warp
+    of their inputs, are fitted to the first sample alone. Models of several outputs or data sets
+    are fitted by :func:`fit_exact` or not at all, and models with a method of their own by that
+    one. What that rests on is in ``docs/measured.md``, "Fits".
 
     Raises:
         TypeError: if the model is not of the kinds that can be fitted.
@@ -269,8 +279,7 @@ def _warn_of_structure(model: SingleTaskGP, evidence: Evidence) -> None:
     of means that the data do not have.
     """
     misfit = evidence.misfit(model)
-    noise = model.likelihood.noise.mean() / model.train_targets.var()
-    if noise >= LITTLE_NOISE and _exceeds(misfit.nearer, LEAST_NEARER, 0.5):
+    if not _has_little_noise(model) and _exceeds(misfit.nearer, LEAST_NEARER, 0.5):
         found = (
             f"{_share(misfit.nearer)} points have an error closer to that of their nearest"
             " neighbour than to that of a farther one, of noise half have, so that a function of"
@@ -299,6 +308,11 @@ def _warn_of_structure(model: SingleTaskGP, evidence: Evidence) -> None:
         f"`model.covar_module` must describe finer structure: {found}. {remedy}",
         FineStructureWarning,
     )
+
+
+def _has_little_noise(model: SingleTaskGP) -> bool:
+    noise = model.likelihood.noise.mean() / model.train_targets.var()
+    return noise.item() < LITTLE_NOISE
 
 
 def _is_bounded(part: Kernel) -> bool:

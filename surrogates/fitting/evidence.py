@@ -110,7 +110,7 @@ class Evidence:
         self._mean = self._y.mean()
         self._variance = _variance(self._y)
         self._size = min(block_size, len(y))
-        self._centres = self._points[:most_blocks]
+        self._centres = self._points[: most_blocks if self._size < len(y) else 1]
         self._kept: Tensor | None = None
 
     @property
@@ -122,9 +122,7 @@ class Evidence:
 
     def _blocks(self, gp: BatchedGP) -> Tensor:
         """Return (b, m) indices, the same for every model."""
-        if self._kept is None and self._size == len(gp.X):
-            self._kept = gp.whole
-        elif self._kept is None:
+        if self._kept is None:
             nearest = Neighbours(gp.X, gp.covar_module)
             self._kept = nearest.of(gp.X[self._centres], self._size).reshape(-1, self._size)
         return self._kept
