@@ -131,13 +131,7 @@ def fit(
     logger.info("%s: %s", " and ".join(f"fit_{name}" for name in choice.methods), choice.reason)
     steps = count(1)
     told = None if callback is None else lambda _, value: callback(next(steps), value)
-    is_judged = (
-        method is None
-        and set(choice.methods) <= {"exact", "sample", "minibatch", "iterative"}
-        and model.train_targets.ndim == 1
-        and len(model.train_targets) >= JUDGE_FROM
-    )
-    evidence = _evidence(model, generator) if is_judged else None
+    evidence = _evidence(model, choice, generator) if method is None else None
     stages = Stages(model, evidence, choice.reason)
 
     def run(name: str, **own: Any) -> None:
@@ -232,8 +226,16 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
     return FitChoice(methods, f"{n} points{why}")
 
 
-def _evidence(model: SingleTaskGP, generator: torch.Generator | None) -> Evidence:
-    """Return random data to judge by, other than those that the methods draw by default."""
+def _evidence(
+    model: SingleTaskGP, choice: FitChoice, generator: torch.Generator | None
+) -> Evidence | None:
+    """Return random data to judge by, other than those that the methods draw by default; ``None``
+    if they cannot judge.
+    """
+    y = model.train_targets
+    is_judged = set(choice.methods) <= {"exact", "sample", "minibatch", "iterative"}
+    if not is_judged or y.ndim > 1 or len(y) < JUDGE_FROM:
+        return None
     own = torch.Generator().manual_seed(1)
     if generator is not None:
         own.manual_seed(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
