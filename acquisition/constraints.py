@@ -258,8 +258,10 @@ def _rows(
             raise TypeError(
                 f"`{name}[{j}]` must be a tuple (indices, coefficients, rhs), got {constraint!r}."
             )
-        indices, coefficients, value = (
-            torch.as_tensor(part, device=bounds.device) for part in constraint
+        indices = torch.as_tensor(constraint[0], device=bounds.device)
+        coefficients, value = (  # float32 would round a Python number
+            torch.as_tensor(part, dtype=bounds.dtype, device=bounds.device)
+            for part in constraint[1:]
         )
         if indices.ndim != 1 or indices.shape != coefficients.shape or not len(indices):
             raise ValueError(
@@ -279,7 +281,7 @@ def _rows(
                 f"`{name}[{j}]` must have finite coefficients and one finite rhs, got"
                 f" {coefficients.tolist()}, {value.tolist()}."
             )
-        rows[j].index_add_(0, indices.to(rows.device), coefficients.to(rows))
+        rows[j].index_add_(0, indices, coefficients)
         rhs[j] = value
         if not rows[j].any():
             raise ValueError(

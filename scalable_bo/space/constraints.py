@@ -140,9 +140,12 @@ class LinearConstraint:
         low, high = self._limits
         return (total >= low - slack) & (total <= high + slack)
 
-    def slack(self, params: Mapping[str, Parameter], dtype: torch.dtype = torch.float64) -> float:
+    def slack(
+        self, params: Mapping[str, Parameter], dtype: torch.dtype | None = torch.float64
+    ) -> float:
         """Return by how much two ways of adding the same numbers may differ in ``dtype``; for an
-        equality always in float32, since a search in float32 must be able to meet it.
+        equality always in float32, since a search in float32 must be able to meet it. ``None`` is
+        for what float64 rounds, without BoTorch's tolerance.
         """
         if self.is_equality:
             dtype = torch.float32
@@ -152,7 +155,7 @@ class LinearConstraint:
             largest += abs(c) * max(abs(low), abs(high))
             varies += abs(c) * (high - low)
         rounding = len(self.coefficients) * torch.finfo(torch.float64).eps * largest
-        return get_constraint_tolerance(dtype) * varies + rounding
+        return rounding + (0.0 if dtype is None else get_constraint_tolerance(dtype) * varies)
 
     def on_unit_cube(
         self, params: Mapping[str, Parameter], *, like: Tensor
@@ -161,15 +164,16 @@ class LinearConstraint:
         or nonlinear if a parameter is ``log``.
 
         Inequalities are wider by half of what the arithmetic rounds, so that it loses no feasible
-        integer; in float32, those of real numbers are narrower, so that no point found breaks them.
+        integer. Those of real numbers keep their limits in float64 and are narrower in float32, so
+        that no point found breaks them.
         """
-        margin = 0.5 * self.slack(params, like.dtype)
+        margin, rounding = (0.5 * self.slack(params, of) for of in (like.dtype, None))
         is_real = any(
             params[name].num_values == math.inf for name, c in self.coefficients.items() if c
         )
-        if is_real and like.dtype == torch.float32:
+        if is_real:
             low, high = self._limits
-            margin = -min(margin, 0.25 * (high - low))
+            margin = -min(margin, 0.25 * (high - low)) if like.dtype == torch.float32 else rounding
         signed = []  # Σ sign · coefficient · value ≥ sign · limit
         if self.is_equality:
             signed.append((1.0, self.at_least, 0.0))

@@ -199,8 +199,8 @@ def _check(X: Tensor, m: int) -> None:
 
 def _scaled(X: Tensor, lengthscale: Tensor | float | None) -> tuple[Tensor, Tensor]:
     """Return X in units of the lengthscale, and the lengthscale (d,)."""
-    scale = torch.as_tensor(1.0 if lengthscale is None else lengthscale, device=X.device)
-    scale = scale.detach().to(X).reshape(-1)
+    given = 1.0 if lengthscale is None else lengthscale
+    scale = torch.as_tensor(given, dtype=X.dtype, device=X.device).detach().reshape(-1)
     if len(scale) not in (1, X.shape[1]) or not bool((torch.isfinite(scale) & (scale > 0)).all()):
         raise ValueError(
             f"`lengthscale` must be a finite number above 0, or {X.shape[1]} of them, got"

@@ -65,6 +65,15 @@ def test_repeated_indices_add_up() -> None:
     ).tolist() == [False, True]
 
 
+@given(st.floats(0.1, 1e6), st.floats(-1e6, 1e6))
+def test_numbers_of_python_keep_all_their_digits(coefficient: float, rhs: float) -> None:
+    given: list[Any] = [([0], [coefficient], rhs)]
+    feasible = FeasibleSet.of(UNIT, inequality_constraints=given, equality_constraints=given)
+    for rows, limits in (feasible.inequalities, feasible.equalities):
+        assert rows.tolist() == [[coefficient, 0.0]]
+        assert limits.tolist() == [rhs]
+
+
 def test_a_single_constraint_moves_points_to_their_projection() -> None:
     feasible = FeasibleSet.of(UNIT, inequality_constraints=[linear([0, 1], [-1.0, -1.0], -1.0)])
     X = 0.5 + 0.2 * problems.uniform(50, 2)  # above the line, with projections inside the box

@@ -314,6 +314,34 @@ def test_rounding_neither_loses_points_that_keep_a_constraint_nor_finds_others(
         assert real.feasible(X).all() and len(X)
 
 
+def test_a_limit_at_the_end_of_a_sum_leaves_a_point_for_the_search() -> None:
+    constraint = LinearConstraint({"a": 1, "b": 1}, at_most=0.3)
+    space = Space(constraint, a=Float(0.1, 1), b=Float(0.2, 1))
+    assert 0.1 + 0.2 > 0.3
+    searched = FeasibleSet.of(space.cube, **space.acquisition_options(space.cube))
+    assert searched.contains(torch.zeros(1, 2, dtype=torch.float64)).all()
+
+
+@given(st.floats(0.1, 2.9), st.floats(0.1, 10.0), st.booleans())
+def test_what_the_search_finds_at_a_limit_keeps_it(
+    share: float, width: float, is_least: bool
+) -> None:
+    limit = share * width
+    limits = {"at_least": limit} if is_least else {"at_most": limit}
+    names = ("a", "b", "c")
+    space = Space(
+        LinearConstraint(dict.fromkeys(names, 1.0), **limits),
+        **dict.fromkeys(names, Float(0.0, width)),
+    )
+    searched = FeasibleSet.of(space.cube, **space.acquisition_options(space.cube))
+    moved = searched.nearby(torch.rand(50, 3, dtype=torch.float64))
+    assert searched.meets(moved).all()
+    X = space.unnormalize(moved)
+    assert space.feasible(X).all()
+    sums = X.sum(1)
+    assert (sums >= limit).all() if is_least else (sums <= limit).all()
+
+
 def test_a_constraint_on_values_far_from_zero_is_one() -> None:
     space = Space(LinearConstraint({"a": 1, "b": -1}, at_most=0), a=FAR, b=FAR)
     U = torch.rand(1000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

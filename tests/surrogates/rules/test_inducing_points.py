@@ -109,6 +109,12 @@ def test_the_lengthscale_decides_what_is_near() -> None:
     assert len(eliminate_neighbours(X, 1.0, lengthscale=0.05)) > 100
 
 
+def test_a_lengthscale_keeps_all_its_digits() -> None:
+    exact = torch.tensor(0.3, dtype=torch.float64)
+    Z = k_means(CLUSTERS, D, seeded(), lengthscale=0.3)
+    assert torch.equal(Z, k_means(CLUSTERS, D, seeded(), lengthscale=exact))
+
+
 def test_what_does_not_fit_is_refused() -> None:
     def chosen(method: str, **wrong: Any) -> torch.Tensor:
         given = {"X": X, "m": 5, "method": method, "generator": seeded()}
