@@ -265,7 +265,6 @@ class _Ascent:
         feasible: FeasibleSet,
         unit_gradients: bool,
     ) -> None:
-        self.starts = starts
         self.lower, self.upper = bounds
         self.width = self.upper - self.lower
         self.side = torch.where(self.width > 0, self.width, 1.0)
@@ -281,16 +280,18 @@ class _Ascent:
         self.second = torch.zeros_like(starts)
         self.best_points = starts.clone()
         self.best_values = torch.full_like(starts[..., 0], -math.inf)
-        self.start_values = self.best_values
+        # Points that may be evaluated: the starts, then the best at the end of a stage
+        self.accepted_points = starts
+        self.accepted_values = self.best_values
 
     def keep(self, count: int) -> None:
         """Go on from the ``count`` starts that have led furthest."""
         if count == self.X.shape[1]:
             return
-        order = self._ranking()
-        self.starts, self.start_values, self.best_points, self.best_values = _ordered(
-            order, self.starts, self.start_values, self.best_points, self.best_values
-        )
+        best = self.best()
+        order = self._ranking(best[1])
+        self.accepted_points, self.accepted_values = _ordered(order, *best)
+        self.best_points, self.best_values = _ordered(order, *best)
         self.X, self.points, self.first, self.second = _ordered(
             order[:, :count], self.X, self.points, self.first, self.second
         )
@@ -306,7 +307,7 @@ class _Ascent:
         best_values.copy_(torch.where(better, values, best_values))
         best_points.copy_(torch.where(better.unsqueeze(-1), X, best_points))
         if self.num_moves == 0:
-            self.start_values = self.best_values.clone()
+            self.accepted_values = self.best_values.clone()
 
     def move(self, gradient: Tensor, share: float) -> None:
         """Take a step of Adam along the gradients, at a share of the learning rate."""
@@ -338,13 +339,12 @@ class _Ascent:
             return self.best_points, self.best_values
         accepted = self.feasible.contains(self.best_points)
         return (
-            torch.where(accepted.unsqueeze(-1), self.best_points, self.starts),
-            torch.where(accepted, self.best_values, self.start_values),
+            torch.where(accepted.unsqueeze(-1), self.best_points, self.accepted_points),
+            torch.where(accepted, self.best_values, self.accepted_values),
         )
 
-    def _ranking(self) -> Tensor:
+    def _ranking(self, values: Tensor) -> Tensor:
         """Return the order (s, K) of starts by the values they led to, those left behind last."""
-        _, values = self.best()
         count = self.X.shape[1]
         behind = torch.arange(count, values.shape[1], device=values.device).expand(len(values), -1)
         return torch.cat([values[:, :count].argsort(dim=1, descending=True), behind], dim=1)

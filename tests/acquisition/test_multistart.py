@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from acquisition import ascend, screen
+from acquisition import FeasibleSet, ascend, screen
 from surrogates import memory
 from tests import problems
 from tests.acquisition.functions import Functions, waves
@@ -143,3 +143,25 @@ def test_the_steps_are_those_of_adam_projected_to_the_box(centre: float) -> None
         functions.formula(lower + width * unit).sum().backward()
         adam.step()
         unit.data.clamp_(0.0, 1.0)
+
+
+def test_an_ascent_that_ends_where_nothing_is_accepted_keeps_what_an_earlier_stage_has_found() -> (
+    None
+):
+    limit = 0.5
+    feasible = FeasibleSet.of(UNIT_SQUARE, accepts=lambda X: X[:, 0] <= limit)
+    starts = 0.1 * problems.uniform(2, 10, 2)
+    slope = Functions(2, lambda X: X[..., 0])
+    points, values = ascend(
+        slope,
+        starts,
+        UNIT_SQUARE,
+        num_steps=100,
+        learning_rate=0.012,
+        prune=True,
+        feasible_set=feasible,
+    )
+    assert slope.visited[-1][..., 0].amin() > limit
+    assert (points[..., 0] <= limit).all()
+    assert torch.equal(values, points[..., 0])
+    assert (values > starts[..., 0].amax() + 0.2).all()
