@@ -317,6 +317,7 @@ class ThompsonAcquisition(Acquisition):
                 factory,
                 strategy,
                 data,
+                on_cube.feasible_set,
                 request.q,
                 request.generator,
                 lambda model, size: replace(on_cube, model=model, q=size),

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from acquisition.constraints import FeasibleSet
 from acquisition.strategy import Request, Strategy
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import fit_surrogate, fit_warped, is_for_few
@@ -24,6 +25,7 @@ def choose_batch(
     factory: SurrogateFactory,
     strategy: Strategy,
     data: TrainingData,
+    feasible: FeasibleSet,
     q: int,
     generator: torch.Generator,
     request_of: Callable[[PathwiseGP, int], Request],
@@ -34,6 +36,7 @@ def choose_batch(
     line; nothing without a time.
 
     Args:
+        feasible: the points that may be proposed.
         request_of: makes the request for some points by a model.
         seconds: that the batch is to take; ``None`` for as long as all values take.
         success: where evaluations succeeded and failed; ``None`` where too few failed.
@@ -46,7 +49,9 @@ def choose_batch(
         plan = plan_here(factory, data.U, len(data.U), q, seconds)
         reason = plan.reason
         if plan.num_rows is not None:
-            parts = local_parts(factory, strategy, plan, data, q, generator, watch, learned)
+            parts = local_parts(
+                factory, strategy, plan, data, feasible, q, generator, watch, learned
+            )
 
             def request_of_part(part: Part) -> Request:
                 return replace(request_of(part.models[0], part.q), success=part.success)

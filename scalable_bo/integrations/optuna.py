@@ -18,7 +18,7 @@ import torch
 from botorch.settings import validate_input_scaling
 from torch import Tensor
 
-from acquisition import Request, Strategy
+from acquisition import FeasibleSet, Request, Strategy
 from acquisition.strategies import make_strategy
 from acquisition.strategy import Sampler
 from scalable_bo._packages import require
@@ -254,6 +254,7 @@ class ThompsonSampler(BaseSampler):
         values = (goal.signs[0] * Y[:, 0]).where(goal.feasible(Y), math.nan)
         success = TrainingData.of_failures(U, searched.normalize(trials.points(known.failed)))
         factory = SurrogateFactory.default(U.shape[1], torch.float64, U.device, self._solver)
+        constraints = searched.acquisition_options(searched.cube)
 
         def request_of(model: PathwiseGP | list[PathwiseGP], size: int) -> Request:
             return Request(
@@ -263,7 +264,7 @@ class ThompsonSampler(BaseSampler):
                 generator,
                 X_pending=searched.normalize(trials.points(known.without_value)),
                 choices=left,
-                constraints=searched.acquisition_options(searched.cube),
+                constraints=constraints,
                 batches=split_batches(values, start, q),
             )
 
@@ -275,9 +276,9 @@ class ThompsonSampler(BaseSampler):
                 )
             else:
                 seconds = self._ask_seconds if left is None else None
-                points, self._choice = choose_batch(
-                    factory, self._strategy, data[0], q, generator, request_of, seconds, success
-                )
+                feasible = FeasibleSet.of(searched.cube, **constraints)
+                choose = partial(choose_batch, factory, self._strategy, data[0], feasible, q)
+                points, self._choice = choose(generator, request_of, seconds, success)
         return trials.params(points)
 
     def _of_design(

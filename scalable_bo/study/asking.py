@@ -138,6 +138,7 @@ class Proposer:
             self._strategy,
             asked.plan,
             asked.known.data(asked.known.num_observed),
+            self._design.feasible,
             asked.q,
             asked.generator,
             asked.watch,

@@ -39,13 +39,14 @@ class NotEnoughLeftError(ValueError):
 
 class Design:
     """Points that depend on the seed, on how many were drawn, and on which ones are taken;
-    ``points`` are all of a small finite space, in the user's units, ``None`` for other spaces.
+    ``points`` are all of a small finite space, in the user's units, ``None`` for other spaces,
+    and ``feasible`` are those of the unit cube that may be proposed.
     """
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space = space
         self._seed = seed
-        self._feasible = FeasibleSet.of(space.cube, **space.acquisition_options(space.cube))
+        self.feasible = FeasibleSet.of(space.cube, **space.acquisition_options(space.cube))
         self.points = space.enumerate() if space.num_points <= ENUMERATED_UP_TO else None
 
     def draw(self, q: int, num_drawn: int, taken: set[bytes]) -> tuple[Tensor, int]:
@@ -60,22 +61,22 @@ class Design:
             self._space.encoded_dim, scramble=True, seed=self._seed
         )
         engine.fast_forward(num_drawn)
-        constrained = self._feasible.constrained
+        constrained = self.feasible.constrained
 
         def blocks() -> Iterator[Tensor]:
             nonlocal num_drawn
             while True:
                 num_drawn += max(BLOCK_SIZE, q)
-                yield self._feasible.rounded(engine.draw(max(BLOCK_SIZE, q), dtype=torch.float64))
+                yield self.feasible.rounded(engine.draw(max(BLOCK_SIZE, q), dtype=torch.float64))
 
         drawn = blocks()
         for _ in range(MAX_BLOCKS):
             if constrained:
-                U = self._feasible.candidates(drawn)
+                U = self.feasible.candidates(drawn)
             else:
                 size = q - len(found)
                 num_drawn += size
-                U = self._feasible.rounded(engine.draw(size, dtype=torch.float64))
+                U = self.feasible.rounded(engine.draw(size, dtype=torch.float64))
             X = self._space.unnormalize(U)
             for point, key, feasible in zip(
                 X, keys(X), self._space.feasible(X).tolist(), strict=True

@@ -16,6 +16,8 @@ import torch
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
+from acquisition.candidates import baseline
+from acquisition.constraints import FeasibleSet
 from acquisition.outcomes import Success
 from acquisition.strategies import NUM_CANDIDATES, num_terms
 from acquisition.strategy import Strategy
@@ -174,6 +176,7 @@ class Region:
 def find_regions(
     U: Tensor,
     values: Tensor,
+    feasible: FeasibleSet,
     m: int,
     number: int,
     *,
@@ -183,20 +186,20 @@ def find_regions(
     """Return at most so many regions around good points, each with the m data nearest to its
     centre, by the largest coordinate.
 
-    Centres are the best by the median of their value and those of their nearest neighbours, none in
-    the box of another.
+    Centres are the best by the median of the values nearest to them, none in the box of another.
 
     Args:
         values: (n,) of which the largest is best.
+        feasible: where centres are to lie, if any of the data do or can be moved there.
         num_leaders: best values, at which regions may have their centres.
         num_neighbours: whose values tell whether a leader was lucky.
     """
-    leaders = values.topk(min(num_leaders, len(values))).indices
-    around = [_nearest(U, U[leader], num_neighbours).indices for leader in leaders]
-    scores = torch.stack([values[rows].median() for rows in around])
+    places, rows = baseline(U, feasible)
+    leaders = places[values[rows].topk(min(num_leaders, len(places))).indices]
+    around = [_nearest(U, leader, num_neighbours).indices for leader in leaders]
+    scores = torch.stack([values[near].median() for near in around])
     regions: list[Region] = []
-    for leader in leaders[scores.argsort(descending=True)]:
-        centre = U[leader]
+    for centre in leaders[scores.argsort(descending=True)]:
         if len(regions) == number:
             break
         if any(float((centre - region.centre).abs().max()) <= region.side for region in regions):
@@ -213,16 +216,18 @@ def local_parts(
     strategy: Strategy,
     plan: Plan,
     told: TrainingData,
+    feasible: FeasibleSet,
     q: int,
     generator: torch.Generator,
     watch: FitWatch,
     success: Callable[[Region], Success | None] = lambda region: None,
 ) -> list[Part]:
     """Return a part of a batch of q points for each region of ``plan``, by models for a strategy
-    with the same hyperparameters; ``success`` tells of a region what :class:`Part` has.
+    with the same hyperparameters; the batch is to be ``feasible``, and ``success`` tells of a
+    region what :class:`Part` has.
     """
     assert plan.num_rows is not None
-    regions = find_regions(told.U, told.signed, plan.num_rows, plan.num_regions)
+    regions = find_regions(told.U, told.signed, feasible, plan.num_rows, plan.num_regions)
     sizes = [len(part) for part in torch.arange(q, device="cpu").tensor_split(len(regions))]
     near = torch.cat([region.nearest(told.U) for region in regions]).unique()
     hyperparameters, data = fit_warped(

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from acquisition import FeasibleSet
 from scalable_bo.modelling import fitting
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import FIRST_FIT_POINTS, fit_warped
 from scalable_bo.modelling.training import TrainingData
-from scalable_bo.space.space import Float, Space
+from scalable_bo.space.space import Float, LinearConstraint, Space
 from scalable_bo.study import pace
 from scalable_bo.study.pace import Rates, find_regions, measure_rates, plan_ask, predicted_seconds
 from scalable_bo.study.study import Study
@@ -24,6 +25,7 @@ from tests import problems
 from tests.quick import QUICK
 
 SPACE = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
+ALL = FeasibleSet.of(SPACE.cube)
 RATES = Rates(product=1e-9, gradient=1e-8, factor=1e-11)
 TOP = torch.tensor([0.2, 0.7], dtype=torch.float64)
 
@@ -88,7 +90,7 @@ def test_regions_lie_around_points_that_are_good_among_their_neighbours() -> Non
     values = value(U)
     lucky = int((U - torch.tensor([0.9, 0.1])).square().sum(1).argmin())
     values[lucky] = 0.3
-    first, *others = find_regions(U, values, 200, 3)
+    first, *others = find_regions(U, values, ALL, 200, 3)
     assert (first.centre - TOP).abs().max() < 0.1
     (other,) = others  # all other leaders lie in the first
     assert torch.equal(other.centre, U[lucky])
@@ -104,9 +106,27 @@ def test_regions_lie_around_points_that_are_good_among_their_neighbours() -> Non
 def test_a_region_is_a_box_where_points_repeat(repeated: int) -> None:
     U = points(200)
     U[:repeated] = TOP
-    (region,) = find_regions(U, value(U), 100, 1)
+    (region,) = find_regions(U, value(U), ALL, 100, 1)
     assert len(region.nearest(U)) == 100
     assert (region.box[1] - region.box[0] > 0.01).all()
+
+
+def test_regions_lie_around_points_that_may_be_proposed() -> None:
+    U = points(2000)
+    near_limit = FeasibleSet.of(SPACE.cube, accepts=lambda X: X[:, 0] >= 0.6)
+    (region,) = find_regions(U, value(U), near_limit, 200, 1)
+    assert region.centre[0] >= 0.6
+    assert (region.centre - torch.tensor([0.6, 0.7])).abs().max() < 0.1
+    assert len(region.nearest(U)) == 200  # of all data
+
+
+def test_where_no_point_may_be_proposed_regions_lie_where_points_can_be_moved() -> None:
+    fixed = FeasibleSet.of(SPACE.cube, fixed_features={0: 0.9})
+    (region,) = find_regions(points(2000), value(points(2000)), fixed, 200, 1)
+    assert region.centre[0] == 0.9
+    nowhere = FeasibleSet.of(SPACE.cube, accepts=lambda X: X[:, 0] > 2.0)
+    (region,) = find_regions(points(2000), value(points(2000)), nowhere, 200, 1)
+    assert (region.centre - TOP).abs().max() < 0.1
 
 
 @pytest.mark.parametrize("n", [2100, 4100], ids=["by the paths", "by few terms"])
@@ -159,7 +179,7 @@ def test_without_the_time_for_all_values_those_around_the_best_points_are_taken(
     batch = study.ask(4, callback=lines.append)
     assert "the 250 values around each of up to 1 of the best points" in study.last_ask.choice
     assert len(batch.X.unique(dim=0)) == 4
-    (region,) = find_regions(points(600), noisy(600), 250, 1)
+    (region,) = find_regions(points(600), noisy(600), ALL, 250, 1)
     assert (region.box[0] - 1e-5 <= batch.X).all()
     assert (region.box[1] + 1e-5 >= batch.X).all()
     assert lines[0].startswith("fitting, ")
@@ -173,9 +193,22 @@ def test_several_regions_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     waves = torch.cos(12.0 * points(3000)).sum(1)
     study = make_study(monkeypatch, 1.0, waves, strategy="thompson")
     batch = study.ask(101)
-    regions = find_regions(points(3000), waves, 250, 3)
+    regions = find_regions(points(3000), waves, ALL, 250, 3)
     for region, part in zip(regions, batch.X.split((34, 34, 33)), strict=True):
         assert ((part >= region.box[0] - 1e-5) & (part <= region.box[1] + 1e-5)).all()
+
+
+def test_values_of_points_that_break_a_constraint_lead_no_batch_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit = LinearConstraint({"x": 1.0}, at_least=0.6)
+    monkeypatch.setattr(pace, "measure_rates", lambda *_: Rates(1.0, 0.0, 0.0))
+    space = Space(limit, x=Float(0.0, 1.0), y=Float(0.0, 1.0))
+    study = Study(space, maximize=True, ask_seconds=1000.0, sampler=QUICK, strategy="thompson")
+    study.add_data(points(2000), value(points(2000)))
+    batch = study.ask(4)
+    assert study.last_ask.choice.startswith("the 250 values around each")
+    assert value(batch.X).amin() > -(0.5**2)
 
 
 def test_a_study_goes_on_from_an_ask_by_some_values_as_if_it_had_not_been_closed(
