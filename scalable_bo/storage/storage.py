@@ -33,7 +33,8 @@ class Ask:
         num_points: q, without those of the queue.
         num_observed: the values that the surrogate, or the design, knew.
         num_drawn: points drawn from the design so far.
-        refitted: whether hyperparameters were fitted; ``None`` if the points are of the design.
+        refitted: whether hyperparameters were fitted; ``None`` if the points are of the design, or
+            by models of some values each, of which nothing is kept.
     """
 
     number: int

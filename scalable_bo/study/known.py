@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from scalable_bo.modelling.training import TrainingData
-from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
 from scalable_bo.storage.record import StudyRecord
-from scalable_bo.storage.rows import Rows, keys
+from scalable_bo.storage.rounds import AskReport
+from scalable_bo.storage.rows import keys
 from scalable_bo.storage.storage import Ask
 
 
@@ -55,7 +55,7 @@ class Known:
             # A point of a finite space comes up by chance again; a Float all but rules that out.
             is_finite = math.isfinite(space.num_points)
             self.taken = set(keys(torch.cat([rows.X, queue]) if is_finite else self.unusable))
-            self.batches = _batches(space, rows, record.asks, record.maximize, record.goal)
+            self.batches = _batches(space, record)
 
     def data(self, num_observed: int) -> TrainingData:
         """Return the first values as training data."""
@@ -103,13 +103,16 @@ class Known:
         return self.asks[-1].num_drawn if self.asks else 0
 
 
-def _batches(
-    space: Space, rows: Rows, asks: Sequence[Ask], maximize: bool, goal: Goal | None
-) -> tuple[Tensor, ...]:
+def _batches(space: Space, record: StudyRecord) -> tuple[Tensor, ...]:
     """Return ``Known.batches``; points that break a limit or a constraint count as failed."""
-    first = next((ask.number for ask in asks if ask.refitted is not None), len(asks) + 1)
+    rows, goal, costs = record.rows, record.goal, record.contents.costs
+    first = len(record.asks) + 1
+    for ask in reversed(record.asks):
+        # Local models are not kept, but the report has their solver
+        if ask.refitted is not None or costs.get(ask.number, AskReport()).solver:
+            first = ask.number
     numbers = rows.asks[rows.told].clamp_min(first - 1).numpy()
-    values = rows.values * (1.0 if maximize else -1.0)
+    values = rows.values * (1.0 if record.maximize else -1.0)
     values = torch.where(space.feasible(rows.X), values, math.nan)
     if goal is not None:
         values = torch.where(goal.feasible(rows.outcomes(len(goal.names))), values, math.nan)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from acquisition import STRATEGIES
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
+from scalable_bo.study import pace
 from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.known import Known
 from scalable_bo.study.study import Study
@@ -87,6 +88,23 @@ def test_a_strategy_is_told_what_a_study_knows() -> None:
     assert batches[0] == [[-10.0, -9.0, -8.0]]
     assert math.isnan(batches[1][1].pop(0))
     assert batches[1] == [[-10.0, -9.0, -8.0], [-7.0, -6.0]]
+
+
+def test_an_ask_by_some_values_each_is_a_batch_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pace, "measure_rates", lambda *_: pace.Rates(1.0, 0.0, 0.0))
+    strategy = RandomPoints()
+    given: dict[str, Any] = {"strategy": strategy, "ask_seconds": 1.0}
+    X = problems.uniform(300, 2)
+    with Study(PLANE, maximize=True, path=tmp_path, **given) as study:
+        study.add_data(X, X.sum(1))
+        for _ in range(2):
+            study.tell(study.ask(3).ids, [0.0] * 3)
+    with Study.open(tmp_path, **given) as study:
+        study.ask(1)
+    sizes = [[len(values) for values in request.batches] for request in strategy.requests]
+    assert sizes == [[300], [300, 3], [300, 3, 3]]
 
 
 def test_values_of_points_that_break_a_constraint_are_no_success_of_a_batch() -> None:
