@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from scalable_bo.space.plain_values import Choice, plain
@@ -39,11 +40,27 @@ def cell_texts(choices: Sequence[Choice]) -> dict[Choice, str]:
 
 
 def choice_reader(choices: Sequence[Choice], comma: bool = False) -> Callable[[Any], Any]:
-    """Return what makes a choice of its text; other cells stay, or get points for commas."""
-    known = {text: choice for choice, text in cell_texts(choices).items()}
-    if not comma:
-        return lambda cell: known.get(cell, cell)
-    return lambda cell: known.get(cell, known.get(point := cell.replace(",", "."), point))
+    """Return what makes a choice of its text; other texts become bare, with points for commas."""
+    known = with_bare({text: choice for choice, text in cell_texts(choices).items()})
+
+    def read(cell: Any) -> Any:
+        if not isinstance(cell, str):
+            return cell
+        point = bare(cell.replace(",", ".") if comma else cell)
+        return known.get(cell, known.get(bare(cell), known.get(point, point)))
+
+    return read
+
+
+def bare(text: str) -> str:
+    """Return a text as spreadsheets may leave it, without blanks around it or no-break spaces."""
+    return text.replace("\xa0", " ").strip()
+
+
+def with_bare(meanings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what texts mean, and each bare text that comes of one of them alone."""
+    count = Counter(map(bare, meanings))
+    return {b: m for t, m in meanings.items() if (b := bare(t)) and count[b] == 1} | {**meanings}
 
 
 def position(value: Any, choices: Sequence[Choice]) -> float:

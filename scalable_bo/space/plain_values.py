@@ -44,8 +44,9 @@ def read_fields(kind: type[T], table: Mapping[str, Any], place: str) -> T:
 
 def nearest(name: Any, known: Iterable[str]) -> str:
     """Return a question for the known name that is nearest to ``name``; nothing if none is near."""
-    close = get_close_matches(name, list(known), 1) if isinstance(name, str) else []
-    return f" Did you mean `{close[0]}`?" if close else ""
+    folded = {one.casefold(): one for one in known}
+    close = get_close_matches(name.casefold(), folded, 1) if isinstance(name, str) else []
+    return f" Did you mean `{folded[close[0]]}`?" if close else ""
 
 
 def finite(name: str, value: Any, remedy: str = "") -> float:

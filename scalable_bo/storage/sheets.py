@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from scalable_bo._packages import require
 from scalable_bo.evaluation.evaluator import MOST_BYTES
-from scalable_bo.space.cell_texts import apart, choice_reader, unguarded
+from scalable_bo.space.cell_texts import apart, bare, choice_reader, guarded, unguarded, with_bare
 from scalable_bo.space.frames import cell_position
 from scalable_bo.space.parameters import Parameter
 from scalable_bo.space.plain_values import nearest
@@ -24,9 +24,12 @@ from scalable_bo.space.space import Space
 require("pandas", extra="tables", user="A sheet")
 
 import pandas as pd
+from pandas.errors import EmptyDataError
 
 SUFFIXES = (".csv", ".xlsx")
 EMPTY = ("", "nan", "none", "na", "n/a", "-", "–")
+DECIMAL = re.compile(r"\s*[-+]?\d*[.,]\d*(e[-+]?\d+)?\s*", re.IGNORECASE)
+AMBIGUOUS = "is ambiguous beside decimal commas. Write it with a comma, or without a mark"
 # What tables of this project have beside parameters and outcomes
 OTHERS = (
     *("id", "status", "reason", "noise", "ask", "asked", "told", "seconds", "note"),
@@ -63,28 +66,38 @@ def read_sheet(path: Path) -> pd.DataFrame:
         cells = {"dtype": str, "keep_default_na": False, "skip_blank_lines": False}
         rows = pd.read_csv(path, header=None, **how, **cells)
     except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise ValueError(f"{path.name} could not be read: {error}.") from error
+        why = "its first line is blank" if isinstance(error, EmptyDataError) else error
+        raise ValueError(f"{path.name} could not be read: {why}.") from error
     frame = rows[1:].set_axis(rows.iloc[0].tolist(), axis=1)
-    frame.attrs["decimal"] = decimal_of(how)
+    frame.attrs["decimal"] = how["decimal"]
     return frame.loc[:, [cell_text(name) != "" for name in frame.columns]]
 
 
-def dialect(path: Path) -> dict[str, str]:
-    """Return what separates the cells of a CSV file, and its encoding, as pandas takes them."""
-    encodings = ("utf-8-sig", "strict"), ("cp1252", "replace")
+def dialect(path: Path) -> dict[str, Any]:
+    """Return how pandas reads a CSV file, whose first line may be ``sep=;``, which is Excel's."""
+    encodings = ("utf-8-sig", "strict"), ("utf-16", "strict"), ("cp1252", "replace")
     for encoding, errors in encodings:
-        with suppress(UnicodeDecodeError), path.open(encoding=encoding, errors=errors) as stream:
+        with suppress(UnicodeError), path.open(encoding=encoding, errors=errors) as stream:
             heading = re.sub('"[^"]*"', "", stream.readline(MOST_BYTES))
             while stream.read(MOST_BYTES):
                 pass
             break
-    separator = max(",;\t", key=heading.count)
-    return {"sep": separator, "encoding": encoding, "encoding_errors": errors}
+    said = re.fullmatch("sep=(.)\n?", heading)
+    separator = said[1] if said else max(",;\t", key=heading.count)
+    how = {"sep": separator, "decimal": "." if separator == "," else ","}
+    return how | {"skiprows": int(bool(said)), "encoding": encoding, "encoding_errors": errors}
 
 
-def decimal_of(how: Mapping[str, str]) -> str:
-    """Return what numbers may have in place of a point, where cells are separated like that."""
-    return "." if how["sep"] == "," else ","
+def find_decimals(frame: pd.DataFrame) -> dict[str, tuple[Any, ...]]:
+    """Return the index, text and column of a number with each decimal mark that is there."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, column in frame.items():
+        texts = column.astype(str)
+        for mark in {".", ","} - found.keys():
+            near = texts[texts.str.contains(mark, regex=False)]
+            numbers = ((*cell, name) for cell in near.items() if DECIMAL.fullmatch(cell[1]))
+            found.update(zip(mark, numbers, strict=False))
+    return found
 
 
 class Filled:
@@ -111,12 +124,16 @@ class Filled:
         self.noise: list[float] = []
         self.reasons: dict[int, str] = {}
         self.notes: dict[int, str] = {}
-        self._frame = frame.rename(columns=_heading)
+        known = known_headings(frame, [*space.names, *space.fixed, *names, *found])
+        self._frame = frame.rename(columns=lambda name: known.get(name, cell_text(name)))
         self._space = space
         self._points = X
         self._names = names
         self._seen: set[int] = set()
         self._comma = self._frame.attrs.get("decimal") == ","
+        numbers = self._frame.drop(columns=[*space.choices, *found[2:]], errors="ignore")
+        self._has_commas = self._comma and "," in find_decimals(numbers)
+        self._has_noise = not all(map(is_empty, self._frame.get(self._noise, ())))
         self._problems = list(self._wrong_columns())
         for row in range(len(frame)):
             self._read(row)
@@ -141,18 +158,18 @@ class Filled:
         cells = self._frame.iloc[row].to_dict()
         values = {n: self._number(row, n, cells[n]) for n in self._names if n in cells}
         told = {name: value for name, value in values.items() if not math.isnan(value)}
-        reason = cell_text(cells.get(self._reason, ""))
-        note = cell_text(cells.get(self._note, ""))
+        remarks = (cells.get(name) for name in (self._reason, self._note))
+        reason, note = ("" if is_empty(cell) else unguarded(cell_text(cell)) for cell in remarks)
         if not (told or reason or note) or self._problems and self._id not in cells:
             return
         id = self._number(row, self._id, cells[self._id])
         if id not in range(len(self._points)) or id in self._seen:
             what = "there twice" if id in self._seen else "none that was asked for"
-            self._report(row, self._id, f"{cell_text(cells[self._id])!r} is {what}")
+            self._report(row, self._id, cells[self._id], f"is {what}")
             return
         self._seen.add(int(id))
         if note:
-            self.notes[int(id)] = unguarded(note)
+            self.notes[int(id)] = note
         if not (told or reason):
             return
         asked = self._points[int(id)].tolist()
@@ -161,52 +178,65 @@ class Filled:
                 self._compare(row, name, param, cells[name], number)
         self.ids.append(int(id))
         self.values.append(told)
-        self.noise.append(self._number(row, self._noise, cells.get(self._noise, "")))
+        noise = self._number(row, self._noise, cells.get(self._noise)) if told else math.nan
+        self.noise.append(noise)
+        if told and self._has_noise and not noise > 0:
+            problem = "is no variance above 0. Give one in all rows with a value, or in none"
+            self._report(row, self._noise, cells[self._noise], problem)
         if reason:
-            self.reasons[int(id)] = unguarded(reason)
+            self.reasons[int(id)] = reason
         if reason and told:
-            problem = f"{reason!r} stands beside a value. Clear one of the two"
-            self._report(row, self._reason, problem)
+            self._report(row, self._reason, reason, "stands beside a value. Clear one of the two")
 
     def _compare(self, row: int, name: str, param: Parameter, cell: Any, asked: float) -> None:
         """Report a parameter that is not what was asked for, but for what rounding may change."""
         if param.axis == "category":
             choices = param.choices  # type: ignore[union-attr]
-            found = cell_position(choices, choice_reader(choices, self._comma)(cell_text(cell)))
+            found = cell_position(choices, choice_reader(choices, self._comma)(str(cell)))
         else:
             found = self._number(row, name, cell)
-        if not param.may_be_shown_as(asked, found):
+        if not param.may_be_shown_as(asked, found) and not (math.isnan(found) and is_empty(cell)):
             (was,) = param.labels([asked])
-            self._report(
-                row,
-                name,
-                f"{cell_text(cell)!r} is not what was asked for, {was}. Add what was run instead by"
-                " `add_data`",
-            )
+            problem = f"is not what was asked for, {was}. Add what was run instead by `add_data`"
+            self._report(row, name, cell, problem)
 
     def _number(self, row: int, name: str, cell: Any) -> float:
         """Return the number in a cell, NaN in an empty one."""
         text = cell_text(cell)
-        if text.lower() in EMPTY:
+        if is_empty(cell):
             return math.nan
+        if self._has_commas and "." in text and name not in self._space.names:
+            self._report(row, name, cell, AMBIGUOUS)
         try:
             number = float(text.replace(",", ".") if self._comma else text)
         except ValueError:
             number = math.inf
-        if not math.isfinite(number):
-            problem = f"{text!r} is no number. Leave the cell empty, or give a reason"
-            self._report(row, name, problem)
+        if not math.isfinite(number) or "_" in text:
+            self._report(row, name, cell, "is no number. Leave the cell empty, or give a reason")
             return math.nan
         return number
 
-    def _report(self, row: int, name: str, problem: str) -> None:
-        self._problems.append(f"row {row + 2}, column `{name}`: {problem}")
+    def _report(self, row: int, name: str, cell: Any, problem: str) -> None:
+        self._problems.append(f"row {row + 2}, column `{name}`: {cell_text(cell)!r} {problem}")
 
 
 def cell_text(cell: Any) -> str:
     """Return the text of a cell, without what a spreadsheet puts around it."""
-    return "" if pd.isna(cell) else str(cell).replace("\xa0", " ").strip()
+    return "" if pd.isna(cell) else bare(str(cell))
 
 
-def _heading(name: Any) -> str:
-    return unguarded(cell_text(name))
+def is_empty(cell: Any) -> bool:
+    """Return whether a cell says nothing: it is blank, or has one of the marks for that."""
+    return cell_text(cell).lower() in EMPTY
+
+
+def heading_of(name: str) -> str:
+    """Return a name as the heading of a CSV file, where none may be empty."""
+    return guarded(name) if bare(name).strip("'") else f"'{name}"
+
+
+def known_headings(headings: Iterable[Any], columns: Sequence[str]) -> dict[Any, str]:
+    """Return which column each heading of a file names, blanks around it left aside."""
+    names = with_bare({text(name): name for text in (str, heading_of) for name in columns})
+    found = {h: names.get(h, names.get(cell_text(h))) for h in headings}
+    return {heading: name for heading, name in found.items() if name is not None}

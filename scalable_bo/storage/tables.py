@@ -17,8 +17,8 @@ from scalable_bo.space.cell_texts import apart, cell_texts, choice_reader, guard
 from scalable_bo.space.plain_values import Choice
 from scalable_bo.space.quoting import quote
 from scalable_bo.space.space import Space
+from scalable_bo.storage import sheets
 from scalable_bo.storage.rows import Outcomes
-from scalable_bo.storage.sheets import EMPTY, cell_text, decimal_of, dialect, read_sheet
 from surrogates import memory
 
 require("pandas", extra="tables", user="A table of evaluations")
@@ -49,7 +49,8 @@ class Remarks:
         self._reasons |= {row: text for row, text in reasons.items() if text}
         self._failed |= {row for row, text in statuses.items() if text == "failed"}
         self._silent |= {row for row, text in statuses.items() if text == "pending"}
-        self._silent |= {*empty} - self._failed - {*self._reasons}
+        said = {row for row, text in reasons.items() if not sheets.is_empty(text)}
+        self._silent |= {*empty} - self._failed - said
 
     def applied(self, outcomes: Outcomes) -> tuple[Outcomes, list[int]]:
         """Return outcomes, the failed ones with their reasons, and the rows that say something."""
@@ -213,26 +214,14 @@ def write_table(
     for name in (*Remarks(parameters, names).names, *apart(["note"], parameters)):
         if name in frame:
             frame[name] = _translated(frame[name], guarded)
+    frame = frame.rename(columns=sheets.heading_of)
     if suffix == ".xlsx":
         from scalable_bo.storage.excel import write_excel  # which needs openpyxl
 
-        write_excel(frame.rename(columns=_heading), path)
+        write_excel(frame, path)
         return
     # RFC 4180 ends lines so; after "\n" alone, a carriage return within a text would end a row
-    end = "\r\n"
-    frame.rename(columns=_heading).to_csv(path, lineterminator=end, errors="backslashreplace")
-
-
-def _heading(name: str) -> str:
-    """Return a name as the heading of a CSV file, where none may be empty."""
-    return guarded(name) if name.strip("'") else f"'{name}"
-
-
-def _known_headings(headings: Iterable[Any], columns: Sequence[str]) -> dict[Any, str]:
-    """Return which column each heading of a file names, blanks around it left aside."""
-    names = {name: name for name in columns} | {_heading(name): name for name in columns}
-    found = {h: names.get(h, names.get(cell_text(h))) for h in headings}
-    return {heading: name for heading, name in found.items() if name is not None}
+    frame.to_csv(path, lineterminator="\r\n", errors="backslashreplace")
 
 
 def _csv_frames(file: _TableFile) -> Iterator[pd.DataFrame]:
@@ -240,30 +229,36 @@ def _csv_frames(file: _TableFile) -> Iterator[pd.DataFrame]:
         # A character takes four bytes: a digit and a comma are a number, and there is a copy
         _require_memory(file.path, 4 * file.path.stat().st_size)
     columns = [*file.wanted, *file.notes]
-    how: Any = {**dialect(file.path), "compression": None, "keep_default_na": False}
-    comma = decimal_of(how) != "."
+    how: Any = {**sheets.dialect(file.path), "compression": None, "keep_default_na": False}
+    comma = how["decimal"] == ","
     readers = dict.fromkeys(columns, choice_reader((), comma)) if comma else {}
     readers |= {name: choice_reader(some, comma) for name, some in file.choices.items()}
     readers |= dict.fromkeys(file.notes, unguarded)
+    decimals: dict[str, Any] = {}
     try:
         # Two rows, and all columns below, or pandas accepts cells beyond the headings
         headings = pd.read_csv(file.path, header=None, nrows=2, dtype=str, **how).iloc[0].tolist()
-        known = _known_headings(headings, columns)
+        known = sheets.known_headings(headings, columns)
         as_text: Any = {heading: str for heading, name in known.items() if name in readers}
         how |= {"dtype": as_text, "index_col": False, "low_memory": False}
         with pd.read_csv(file.path, chunksize=file.rows_at_once, **how) as chunks:
             for chunk in chunks:
-                found = chunk.set_axis(headings, axis=1)[list(known)]
-                yield _read(found.rename(columns=known), readers)
+                found = chunk.set_axis(headings, axis=1)[list(known)].rename(columns=known)
+                numbers = found.drop(columns=[*file.choices, *file.notes], errors="ignore")
+                decimals = sheets.find_decimals(numbers) | decimals if comma else {}
+                if len(decimals) == 2:
+                    at, text, name = decimals["."]
+                    raise ValueError(f"Row {at + 2}, column `{name}`: {text!r} {sheets.AMBIGUOUS}.")
+                yield _read(found, readers)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise _unreadable(file.path, error) from error
 
 
 def _excel_frames(file: _TableFile) -> Iterator[pd.DataFrame]:
-    frame = read_sheet(file.path)
+    frame = sheets.read_sheet(file.path)
     readers = {name: choice_reader(some) for name, some in file.choices.items()}
     readers |= dict.fromkeys(file.notes, unguarded)
-    known = _known_headings(frame, [*file.wanted, *file.notes])
+    known = sheets.known_headings(frame, [*file.wanted, *file.notes])
     yield _read(frame[list(known)].rename(columns=known), readers)
 
 
@@ -321,8 +316,7 @@ def _numbers(column: pd.Series) -> tuple[Tensor, dict[int, str]]:
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64, True, np.nan)
     if column.dtype.kind in "iuf":
         return torch.from_numpy(numbers), {}
-    empty = column.isna() | column.map(cell_text).str.lower().isin(EMPTY)
-    wrong = np.flatnonzero(np.isnan(numbers) & ~empty.to_numpy(dtype=bool))
+    wrong = np.flatnonzero(np.isnan(numbers) & ~column.map(sheets.is_empty).to_numpy(dtype=bool))
     return torch.from_numpy(numbers), {
         int(row): storable(f"not a number: {str(column.iloc[row])!r:.80}") for row in wrong
     }

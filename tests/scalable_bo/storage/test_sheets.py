@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from scalable_bo.space.space import Categorical, Float, Int, Space
-from scalable_bo.storage.tables import write_table
+from scalable_bo.storage.tables import table_frames, write_table
 from scalable_bo.study.study import Study
 
 SPACE = Space(
@@ -270,3 +270,154 @@ def test_choices_are_read_as_spreadsheet_programs_write_them(
     path.write_text(path.read_text().replace(cells[1], "0.75"))
     with pytest.raises(ValueError, match="column `share`: '0.75' is not what was asked for"):
         study.tell(path)
+
+
+@pytest.mark.parametrize("mark", ["-", "n/a", "None", " "])
+def test_the_marks_of_an_empty_cell_are_those_of_every_column(tmp_path: Path, mark: str) -> None:
+    space = Space(x=Float(0, 1), k=Categorical(["a", "b", None]))
+    study = Study(space, maximize=True, seed=0)
+    frame = study.sheet(study.ask(2)).astype(object).assign(note=mark)
+    frame.loc[0, ["value", "reason", "x", "k"]] = [1.0, mark, mark, mark]
+    frame.loc[1, ["value", "reason"]] = mark
+    path = tmp_path / "sheet.csv"
+    frame.to_csv(path)
+    study.tell(path)
+    assert [(point.status, point.note) for point in study.points()] == [
+        ("observed", ""),
+        ("pending", ""),
+    ]
+    again = Study(Space(x=Float(0, 1)), maximize=True)
+    frame.assign(x=0.5).to_csv(path)
+    again.add_data(path, target="value")
+    assert [point.status for point in again.points()] == ["observed"]
+
+
+@pytest.mark.parametrize("strips", [False, True])
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
+def test_blanks_in_choices_and_names_may_stay_or_go(
+    tmp_path: Path, suffix: str, strips: bool
+) -> None:
+    space = Space(**{" x": Float(0, 1), "k": Categorical([" a", "10\xa0mg", "c"]), "s": "t "})
+    study = Study(space, objectives={"yield ": "maximize", "cost": "minimize"}, seed=0)
+    frame = study.sheet(study.ask(6)).assign(**{"yield ": 1.0, "cost": 2.0})
+    path = written(study, frame, tmp_path / f"sheet{suffix}")
+    if strips:
+        read = pd.read_excel if suffix == ".xlsx" else pd.read_csv
+        found = read(path, dtype=str)
+        found = found.map(lambda cell: cell.replace("\xa0", " ").strip(), na_action="ignore")
+        found = found.rename(columns=str.strip)
+        found.to_excel(path, index=False) if suffix == ".xlsx" else found.to_csv(path, index=False)
+    study.tell(path)
+    assert study.num_observations == 6
+    again = Study(space, objectives={"yield ": "maximize", "cost": "minimize"})
+    again.add_data(path)
+    chosen = [point.params["k"] for point in study.points()]
+    assert [point.params["k"] for point in again.points()] == chosen
+
+
+def test_choices_that_differ_in_blanks_alone_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    space = Space(x=Float(0, 1), k=Categorical(["a ", " a", "b"]))
+    study = Study(space, maximize=True, seed=0)
+    study.enqueue([{"x": 0.5, "k": choice} for choice in ("a ", " a", "b")])
+    frame = study.sheet(study.ask(3)).assign(value=1.0)
+    study.tell(written(study, frame, tmp_path / "sheet.csv"))
+    assert study.num_observations == 3
+    path = tmp_path / "rows.csv"
+    path.write_text("x,k,value\n0.5,a,1\n")
+    with pytest.raises(ValueError, match="`k` must be"):
+        Study(space, maximize=True).add_data(path, target="value")
+
+
+def test_a_decimal_point_beside_decimal_commas_is_refused_as_ambiguous(tmp_path: Path) -> None:
+    study = make_study(maximize=True)
+    x = [point["Temp (°C)"] for point in study.ask(2).params]
+    path = tmp_path / "sheet.csv"
+    path.write_text(f"id;Temp (°C);value\n0;{x[0]};1,5\n1;{x[1]};1.250\n", encoding="utf-8")
+    refusal = "ow 3, column `value`: '1.250' is ambiguous beside decimal commas. Write it with a"
+    with pytest.raises(ValueError, match=refusal) as error:
+        study.tell(path)
+    assert len(str(error.value).splitlines()) == 2  # as parameters are known
+    path.write_text(path.read_text(encoding="utf-8").replace(",", "."), encoding="utf-8")
+    study.tell(path)
+    assert study.result.values.tolist() == [1.5, 1.25]
+
+
+@pytest.mark.parametrize("cells", [("1,5", "1.250"), ("1.250", "1,5")])
+def test_a_table_has_decimal_commas_or_points(tmp_path: Path, cells: tuple[str, str]) -> None:
+    space = Space(x=Float(0, 9), k=Categorical(["1.5", "2,5"]))
+    path = tmp_path / "rows.csv"
+    path.write_text("x;k;value;reason\n1;2,5;{};\n2;1.5;{};1.5\n".format(*cells))
+    row = 2 + cells.index("1.250")
+    for rows_at_once in (1, 9):
+        frames = table_frames(space, path, {"x", "k", "value"}, rows_at_once)
+        with pytest.raises(ValueError, match=f"Row {row}, column `value`: '1.250' is ambiguous"):
+            list(frames)
+    path.write_text(path.read_text().replace("1.250", "1,250"))
+    study = Study(space, maximize=True)
+    study.add_data(path, target="value")
+    assert sorted(study.result.values.tolist()) == [1.25, 1.5]
+
+
+def test_digits_in_groups_of_python_are_no_number() -> None:
+    study = make_study(maximize=True)
+    frame = study.sheet(study.ask(1)).astype(object).assign(value="1_000")
+    with pytest.raises(ValueError, match="row 2, column `value`: '1_000' is no number"):
+        study.tell(frame)
+
+
+@pytest.mark.parametrize("cell", [None, -1.0, 0.0])
+def test_a_sheet_has_variances_of_all_values_or_of_none(cell: float | None) -> None:
+    study = make_study(maximize=True)
+    frame = study.sheet(study.ask(3)).astype(object)
+    frame["value"] = [1.0, 2.0, None]
+    frame["noise"] = [0.1, cell, None]
+    frame.loc[2, "reason"] = "it broke"
+    with pytest.raises(ValueError) as error:
+        study.tell(frame)
+    assert str(error.value).splitlines() == [
+        "Nothing was told, since in the sheet",
+        f"  row 3, column `noise`: '{'' if cell is None else cell}' is no variance above 0. Give"
+        " one in all rows with a value, or in none",
+    ]
+    study.tell(frame.assign(noise=[0.1, 0.2, "-"]))
+    assert study.num_observations == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("sep=;\r\nid;value;reason\r\n1;2,5;\r\n0;;zu heiß\r\n", "utf-8-sig"),
+        ("sep=|\nid|value|reason\n1|2,5|\n0||zu heiß\n", "cp1252"),
+        ("id\tvalue\treason\r\n1\t2,5\t\r\n0\t\tzu heiß\r\n", "utf-16"),
+    ],
+)
+def test_what_excel_puts_before_the_headings_is_understood(
+    tmp_path: Path, text: str, encoding: str
+) -> None:
+    study = make_study(maximize=True)
+    study.ask(2)
+    path = tmp_path / "sheet.csv"
+    path.write_bytes(text.encode(encoding))
+    study.tell(path)
+    assert study.result.values.tolist() == [2.5]
+    assert study.reasons([0]) == ["zu heiß"]
+    path.write_bytes(text.replace("id", "x").encode(encoding))
+    again = Study(Space(x=Float(0, 9)), maximize=True)
+    again.add_data(path, target="value")
+    assert again.reasons([1]) == ["zu heiß"]
+
+
+def test_a_blank_line_before_the_headings_is_named(tmp_path: Path) -> None:
+    study = make_study(maximize=True)
+    study.ask(1)
+    path = tmp_path / "sheet.csv"
+    path.write_text("\nid,value\n0,1\n")
+    with pytest.raises(ValueError, match="sheet.csv could not be read: its first line is blank."):
+        study.tell(path)
+
+
+def test_a_name_in_other_letters_is_suggested() -> None:
+    study = make_study(maximize=True)
+    frame = study.sheet(study.ask(1)).rename(columns={"value": "VALUE"})
+    with pytest.raises(ValueError, match="column `VALUE` is no outcome. Did you mean `value`"):
+        study.tell(frame)
