@@ -19,7 +19,7 @@ from scalable_bo.evaluation.evaluator import MOST_BYTES
 from scalable_bo.evaluation.executors import executor_maker
 from scalable_bo.evaluation.external import Command
 from scalable_bo.evaluation.functions import REFERENCE, load_function, require_reference
-from scalable_bo.space.plain_values import nearest
+from scalable_bo.space.plain_values import nearest, read_plain
 from scalable_bo.space.space import VERSION, Space
 from scalable_bo.storage.places import Place
 from scalable_bo.study.study import Study
@@ -147,7 +147,7 @@ class Config(_Table):
         if one lies outside the space or breaks a constraint.
         """
         try:
-            return space.read_feasible(self.enqueue, "enqueue")
+            return space.read_feasible(read_plain(self.enqueue), "enqueue")
         except ValueError as error:
             raise ValueError(f"[[enqueue]]: {error}") from error
 
@@ -219,10 +219,9 @@ def read_config(file: Path) -> Config:
             "`study.path` must be a folder, got the URL of a database. Give the URL as"
             " `study.storage`, and `study.name`."
         )
-    if None not in (config.study.path, config.study.storage):
-        raise ValueError("Give `study.path` or `study.storage`, not both.")
-    if config.study.path is None and config.study.storage is None:
-        raise ValueError("`study.path` must be given, or `study.storage` and `study.name`.")
+    given = [key for key in ("path", "storage", "name") if getattr(config.study, key) is not None]
+    if given not in (["path"], ["storage", "name"]):
+        raise ValueError("Either `study.path` must be given, or `study.storage` and `study.name`.")
     if config.study.maximize is None and config.study.objectives is None:
         raise ValueError("`study.maximize` must be given, or `study.objectives`.")
     run = config.run

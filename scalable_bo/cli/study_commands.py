@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -288,11 +288,15 @@ def check(file: ConfigFile, as_json: AsJson = False) -> None:
 
         from scalable_bo.cli.config import read_config
         from scalable_bo.evaluation.external import Command
-        from scalable_bo.storage.storage import NoStudyError
+        from scalable_bo.storage.storage import MemoryStorage, NoStudyError
         from scalable_bo.study.prediction import predict
 
         config = read_config(file)
-        study = config.open_study(path=None, storage=None, name=None)  # in memory
+        memory = MemoryStorage()
+        with suppress(NoStudyError), closing(config.place.look()) as kept:
+            memory.name = kept.name
+            memory.save_settings(kept.load_settings() or {})
+        study = config.open_study(path=None, storage=memory, name=None)
         by_hand = config.run is None and config.objective is None
         if not by_hand:
             config.load_callbacks()

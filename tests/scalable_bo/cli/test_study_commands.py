@@ -275,7 +275,37 @@ def test_a_check_refuses_points_that_cannot_be_evaluated(cli: CommandLine, file:
 def test_another_direction_is_refused_with_the_difference(cli: CommandLine, file: Path) -> None:
     cli("ask", file)
     change(file, "maximize = true", "maximize = false")
-    assert "  direction: stored maximize, given minimize\n" in cli("run", file, code=2).err
+    said = [cli(command, file, code=2).err for command in ("run", "check")]
+    assert "  direction: stored maximize, given minimize\n" in said[0]
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("place", ['path = "kept"', 'storage = "sqlite:///{}/db"\nname = "n"'])
+def test_a_check_compares_with_what_is_stored_and_changes_nothing(
+    cli: CommandLine, file: Path, place: str
+) -> None:
+    change(file, 'path = "kept"', place.format(file.parent))
+    change(file, "[objective]", "[unused]")
+    file.write_text(file.read_text().partition("[unused]")[0])
+    cli("ask", file)
+    assert "1 row now" in cli("check", file).out
+    before = contents(file.parent)
+    for old, new in (("seed = 3", "seed = 4"), ("high = 1.0", "high = 2.0")):
+        change(file, old, new)
+        assert "was made with other settings" in cli("check", file, code=2).err
+        change(file, new, old)
+    assert contents(file.parent) == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_point_may_be_enqueued_with_a_choice_that_is_none(cli: CommandLine, file: Path) -> None:
+    change(file, '["a", "b"]', '[{ none = true }, "b"]')
+    file.write_text(f"{file.read_text()}\n[[enqueue]]\nx = 0.5\nn = 2\nkind = {{ none = true }}\n")
+    (line,) = cli("ask", file, "--json").out.splitlines()
+    assert json.loads(line)["params"] == {"x": 0.5, "n": 2, "kind": None, "fixed": "yes"}
 
 
 def test_points_go_out_and_values_come_in_as_lines(cli: CommandLine, file: Path) -> None:
@@ -356,7 +386,7 @@ def test_the_commands_take_a_study_in_a_database(
     assert cli("check", file, "--json").json["num_rows"] == 7
     assert not (file.parent / "kept").exists()
     change(file, 'name = "tuning"', 'name = "tuning"\npath = "kept"')
-    message = "Give `study.path` or `study.storage`, not both.\n"
+    message = "Either `study.path` must be given, or `study.storage` and `study.name`.\n"
     assert cli("status", file, code=2).err == message
 
 
@@ -529,7 +559,10 @@ WRONG = [
     ("seed = 3", "sede = 3", r"`study.sede` is not known. Did you mean `seed`\? Known are path, "),
     ("[run]", "[rnu]", r"`rnu` is not known. Did you mean `run`\? Known are study, space"),
     ("maximize = true", "", "`study.maximize` must be given"),
-    ('path = "kept"', "", "`study.path` must be given, or `study.storage` and `study.name`"),
+    *(
+        ('path = "kept"', new, "`study.path` must be given, or `study.storage` and `study.name`")
+        for new in ("", 'path = "kept"\nname = "tuning"', 'storage = "sqlite://"', 'name = "n"')
+    ),
     (
         'path = "kept"',
         'path = "postgresql://me:secret@host/database"',
