@@ -125,7 +125,7 @@ class RemoteStudy:
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._tls = None
         if parts.scheme == "https":
-            self._tls = ssl.create_default_context(cafile=certificate)
+            self._tls = naming_files(ssl.create_default_context, cafile=certificate)
         self._idle: SimpleQueue[http.client.HTTPConnection] = SimpleQueue()
         self._outcomes: tuple[str, ...] | None = None
         self._lease = 60.0
@@ -393,6 +393,17 @@ def _detail(answer: bytes) -> str:
         return str(json.loads(answer)["detail"])[:500]
     except (ValueError, KeyError, TypeError):
         return "it gave no reason"
+
+
+def naming_files(load: Callable[..., Any], **files: Any) -> Any:
+    """Return ``load(**files)``, whose errors do not say which certificate or key is wrong."""
+    try:
+        return load(**files)
+    except (OSError, TypeError) as error:  # a TypeError if there is a key alone
+        raise OSError(
+            "`certificate` must be a PEM file, with the server's key unless `key` is one, got"
+            f" {' and '.join(map(str, files.values()))}: {error}. Correct the path."
+        ) from error
 
 
 def is_loopback(host: str) -> bool:

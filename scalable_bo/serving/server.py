@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import socket
+import ssl
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -14,7 +16,7 @@ from scalable_bo._packages import require
 from scalable_bo.evaluation.interruption import handling
 from scalable_bo.evaluation.processes import SECONDS_TO_END
 from scalable_bo.serving.app import make_app
-from scalable_bo.serving.client import SECONDS_OF_A_REQUEST, is_loopback
+from scalable_bo.serving.client import SECONDS_OF_A_REQUEST, is_loopback, naming_files
 from scalable_bo.serving.desk import Desk
 from scalable_bo.serving.tokens import new_token, read_or_make_token
 from scalable_bo.study.study import Study
@@ -76,14 +78,19 @@ class Server:
             )
         port = checks.integer("port", port, 0)
         _require_secrecy(host, certificate, plain)
+        if certificate is not None or key is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            naming_files(context.load_cert_chain, certfile=certificate, keyfile=key)
         self.token = new_token() if token_file is None else read_or_make_token(token_file)
         self._socket = _listen(host, port)
         port = self._socket.getsockname()[1]
         scheme = "http" if certificate is None else "https"
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{scheme}://{shown}:{port}"
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._socket.close)
             self.desk = Desk(study, lease=lease, batch=batch, evaluations=evaluations)
+            undo.callback(self.desk.close)
             config = uvicorn.Config(
                 make_app(self.desk, self.token),
                 lifespan="off",
@@ -99,10 +106,8 @@ class Server:
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
             )
-            config.load()  # here, where what is wrong with a certificate is raised
-        except BaseException:
-            self._socket.close()
-            raise
+            config.load()
+            undo.pop_all()
         self._server = uvicorn.Server(config)
         self._thread: threading.Thread | None = None
 

@@ -389,11 +389,28 @@ def test_tls_by_certificate_files(study: Study, certificate: tuple[Path, Path]) 
     assert study.num_observations == 1
 
 
-def test_a_certificate_that_cannot_be_read_is_an_error_at_once(
+def test_a_wrong_certificate_is_named_before_the_study_is_asked(
     study: Study, tmp_path: Path
 ) -> None:
-    with pytest.raises(OSError):
-        Server(study, certificate=tmp_path / "none.pem")
+    (tmp_path / "token").write_text("no certificate")
+    for name in ("none.pem", "token"):
+        file = tmp_path / name
+        for options in ({"certificate": file}, {"key": file}):
+            with pytest.raises(OSError, match=f"`certificate` must be a PEM file.*{name}.*Correct"):
+                Server(study, **options)
+        with pytest.raises(OSError, match=f"`certificate` must be a PEM file.*{name}.*Correct"):
+            RemoteStudy("https://127.0.0.1:1", token="t", certificate=file)
+    assert not len(study.snapshot().rows)
+
+
+def test_a_server_that_cannot_start_leaves_no_thread(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(threading.enumerate())
+    monkeypatch.setattr(server_module, "make_app", Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        Server(study)
+    assert set(threading.enumerate()) == before
 
 
 def test_wrong_arguments_of_the_client_are_named(server: Server, tmp_path: Path) -> None:
