@@ -14,9 +14,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, partial
@@ -176,7 +176,8 @@ def call(
     seconds the point has failed, and the call goes on in a thread of its own.
     """
     try:
-        value = objective(params) if timeout is None else _within(timeout, objective, params)
+        with _ending_forks():
+            value = objective(params) if timeout is None else _within(timeout, objective, params)
         return Evaluation.of(id, value, outcomes)
     except AnswerError:
         raise
@@ -520,6 +521,24 @@ def _places(error: BaseException, most: int = 4) -> list[str]:
     return places if len(places) <= most else [places[0], "…", *places[1 - most :]]
 
 
+@contextmanager
+def _ending_forks() -> Iterator[None]:
+    """End a process that is forked inside as Python would: it is to evaluate no further points."""
+    process = os.getpid()
+    end: Any = 0
+    try:
+        yield
+    except BaseException as error:
+        end = error.code or 0 if isinstance(error, SystemExit) else traceback.format_exc()
+        raise
+    finally:
+        if os.getpid() != process:
+            with suppress(Exception):  # the terminal may be closed
+                sys.stderr.write("" if isinstance(end, int) else f"{end}\n")
+                sys.stdout.flush()
+            os._exit(end & 0xFF if isinstance(end, int) else 1)
+
+
 def _within(
     seconds: float, objective: Callable[[dict[str, Any]], Any], params: dict[str, Any]
 ) -> Any:
@@ -527,7 +546,8 @@ def _within(
 
     def work() -> None:
         try:
-            answers.put((objective(params), None))
+            with _ending_forks():
+                answers.put((objective(params), None))
         except BaseException as error:
             answers.put((None, error))
 

@@ -30,7 +30,7 @@ from scalable_bo.evaluation.evaluator import AnswerError, Evaluation, Evaluator,
 from scalable_bo.space.space import Categorical, Float, Space
 from scalable_bo.storage.rounds import Round
 from scalable_bo.study.study import Study
-from tests.forked import CONTEXT
+from tests.forked import CONTEXT, run_fresh
 from tests.scalable_bo.objectives import (
     FAULTS,
     die_above_three_quarters,
@@ -113,6 +113,37 @@ def test_an_objective_in_a_forked_process_does_not_wait_for_the_threads_of_its_p
     finally:
         torch.set_num_threads(before)
     assert result.values.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("executor", [None, "ThreadPoolExecutor(2)"])
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_a_process_that_an_objective_forks_evaluates_no_point(
+    executor: str | None, timeout: float | None, tmp_path: Path
+) -> None:
+    code = f"""
+import os, sys
+from concurrent.futures import ThreadPoolExecutor
+import scalable_bo as sbo
+def fail(): raise ValueError("of the child")
+ENDS = [lambda: 0.5, fail, lambda: sys.exit(), lambda: sys.exit(7), lambda: sys.exit("a text")]
+def objective(params):
+    pid = os.fork()
+    if pid == 0:
+        return ENDS[params["k"]]()
+    with open("calls", "a") as file:
+        file.write(f"{{os.getpid()}}\\n")
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+study = sbo.Study(sbo.Space(k=sbo.Int(0, 4)), maximize=True)
+study.enqueue([{{"k": k}} for k in range(5)])
+study.optimize(objective, 1, 5, executor={executor}, timeout={timeout}, progress=False)
+found = study.to_dataframe().sort_values("k")
+print(found["value"].tolist())
+"""
+    done = run_fresh(code, tmp_path)
+    assert done.stdout.splitlines() == ["[0.0, 1.0, 0.0, 7.0, 1.0]"]
+    assert "ValueError: of the child" in done.stderr and "a text" in done.stderr
+    pids = (tmp_path / "calls").read_text().split()
+    assert len(pids) == 5 and len(set(pids)) == 1
 
 
 def test_the_point_that_ends_its_process_fails_and_all_others_are_evaluated(study: Study) -> None:
