@@ -21,7 +21,7 @@ from scalable_bo.report.svg import draw, draw_lines, draw_shares, escape, remark
 from scalable_bo.report.views import outcome_name
 from scalable_bo.space.cell_texts import apart
 from scalable_bo.space.parameters import Parameter
-from scalable_bo.space.quoting import legible, shorten
+from scalable_bo.space.quoting import ISOLATES, legible, shorten
 from scalable_bo.storage.shown import LONGEST_SHOWN, describe_excess, describe_params, short_value
 from surrogates.atomic import write_atomically
 
@@ -162,7 +162,7 @@ def _of_best(snapshot: Snapshot, row: int) -> list[str]:
     """
     rows = snapshot.rows
     goal = snapshot.wanted
-    params = describe_params(snapshot.space.to_dicts(rows.X[[row]])[0])
+    params = describe_params(snapshot.space.to_dicts(rows.X[[row]])[0], ISOLATES)
     best = snapshot.ranked
     if not snapshot.feasible.any():
         excess = goal.excess(snapshot.outcomes[[row]])[0].tolist()
@@ -175,7 +175,7 @@ def _of_best(snapshot: Snapshot, row: int) -> list[str]:
         assert corner is not None  # of a front
         names = dict(zip(goal.objectives, corner.tolist(), strict=True))
         rest = len(front) - NUM_ROWS
-        note = f"The reference point of the hypervolume is {describe_params(names)}." + (
+        note = f"The reference point of the hypervolume is {describe_params(names, ISOLATES)}." + (
             f" {rest} more are in `study.result.front`." if rest > 0 else ""
         )
         return [

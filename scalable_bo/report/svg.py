@@ -15,17 +15,18 @@ from collections.abc import Mapping
 import numpy as np
 
 from scalable_bo.report.views import MOST_SLICES, Axis, Lines, Marks, Panel, Picture, thin
-from scalable_bo.space.quoting import shorten
+from scalable_bo.space.quoting import ISOLATES, shorten
 from scalable_bo.storage.shown import LONGEST_SHOWN
 
 MOST_MARKS = 800  # in a picture
 LONGEST_TICK = 9  # characters that fit between the axes of parallel coordinates
+LONGEST_TITLE = 40
 
 
 def escape(text: object) -> str:
     """Return text as HTML that shows it as it is, and control characters by their escapes."""
     return html.escape(
-        "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+        "".join(c if c.isprintable() or c in ISOLATES else ascii(c)[1:-1] for c in str(text))
     )
 
 
@@ -185,9 +186,10 @@ def _axes(panel: Panel) -> str:
         parts.append(f'<line class="grid" x1="{across}" x2="{across}" y1="0" y2="100%"></line>')
         parts.append(_text(label, across, "100%", "tick middle", dy=17))
     parts.append('<line class="axis" x1="0" x2="100%" y1="100%" y2="100%"></line>')
+    along, up = (shorten(axis.title, LONGEST_TITLE) for axis in (panel.x, panel.y))
     if not panel.title:
-        parts.append(_text(shorten(panel.x.title, 40), "50%", "100%", "label middle", dy=36))
-    parts.append(_text(shorten(panel.y.title, 40), "-54", "0", "label", dy=-10))
+        parts.append(_text(along, "50%", "100%", "label middle", dy=36))
+    parts.append(_text(up, "-54", "0", "label", dy=-10))
     return "".join(parts)
 
 

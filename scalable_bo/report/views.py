@@ -18,6 +18,7 @@ import torch
 
 from scalable_bo.report.snapshot import Snapshot
 from scalable_bo.space.parameters import Parameter
+from scalable_bo.space.quoting import ISOLATES
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.shown import describe_params
 
@@ -443,7 +444,7 @@ def _texts(
     def texts(kept: np.ndarray) -> list[str]:
         params = snapshot.space.to_dicts(snapshot.rows.X[rows[kept]])
         return [
-            f"row {rows[k]}: {values[k]:.6g} at {describe_params(of)}"
+            f"row {rows[k]}: {values[k]:.6g} at {describe_params(of, ISOLATES)}"
             for k, of in zip(kept, params, strict=True)
         ]
 

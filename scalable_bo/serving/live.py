@@ -22,7 +22,7 @@ from scalable_bo.report.page import failures_by_reason, found_so_far
 from scalable_bo.report.snapshot import Snapshot, to_frame
 from scalable_bo.report.svg import LONGEST_TICK, draw, draw_shares, ticks
 from scalable_bo.serving.desk import MOST_POINTS, Desk
-from scalable_bo.space.quoting import shorten
+from scalable_bo.space.quoting import ISOLATES, shorten
 from scalable_bo.storage.shown import describe_params
 
 require("pandas", extra="serve", user="scalable-bo serve")
@@ -78,7 +78,7 @@ class LiveView:
                 "worker": held[id].worker,
                 "seconds": now - held[id].since,
                 "left": held[id].until - now,
-                "params": describe_params(params[id]),
+                "params": describe_params(params[id], ISOLATES),
             }
             for id in params
         ]
@@ -150,6 +150,7 @@ def numbers_of(snapshot: Snapshot) -> dict[str, int]:
 def _charts(snapshot: Snapshot) -> dict[str, Any]:
     rows = snapshot.rows
     best = None if snapshot.best_row is None else snapshot.shown_row
+    point = None if best is None else snapshot.space.to_dicts(rows.X[[best]])[0]
     several = snapshot.wanted.num_objectives > 1
     goal = "maximise" if snapshot.maximize else "minimise"
     if several:
@@ -159,9 +160,7 @@ def _charts(snapshot: Snapshot) -> dict[str, Any]:
         "goal": f"{goal}, over {shorten(', '.join(snapshot.space.names), 120)}",
         "best": None if best is None else rows.values[best].item(),
         "found": found_so_far(snapshot),
-        "best_params": (
-            None if best is None else describe_params(snapshot.space.to_dicts(rows.X[[best]])[0])
-        ),
+        "best_params": point and describe_params(point, ISOLATES),
         "failures": failures_by_reason(snapshot),
     }
     if snapshot.costs:

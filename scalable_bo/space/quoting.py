@@ -3,6 +3,7 @@
 import json
 import re
 
+ISOLATES = "\u2068\u2069"  # around what may be read from right to left, or it turns the rest around
 _OTHER_KINDS = re.compile(r'|\s.*|.*\s|None|True|False|-?\d+(\.\d+)?(e[-+]\d+)?|".*', re.DOTALL)
 
 

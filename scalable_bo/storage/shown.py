@@ -12,9 +12,12 @@ from scalable_bo.space.quoting import legible, shorten
 LONGEST_SHOWN = 60  # characters of a name or a value
 
 
-def describe_params(params: Mapping[str, Any]) -> str:
-    """Return parameters on one line, such as ``x = 0.5, kind = a``; the first few of many."""
-    shown, more = _first([f"{_short(n)} = {short_value(value)}" for n, value in params.items()])
+def describe_params(params: Mapping[str, Any], around: Sequence[str] = ("", "")) -> str:
+    """Return parameters on one line, such as ``x = 0.5, kind = a``; the first few of many. There
+    are ``ISOLATES`` around each name and value of a page.
+    """
+    texts = [(_short(name), short_value(value)) for name, value in params.items()]
+    shown, more = _first([f"{n.join(around)} = {value.join(around)}" for n, value in texts])
     return f"{shown}, {more}" if more else shown
 
 

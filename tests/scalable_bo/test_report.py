@@ -29,6 +29,7 @@ from scalable_bo.report import page, svg, views
 from scalable_bo.report.snapshot import Snapshot
 from scalable_bo.report.svg import draw, escape, ticks
 from scalable_bo.report.views import LARGEST, Axis
+from scalable_bo.space.quoting import ISOLATES
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
 from scalable_bo.storage.record import describe_settings, make_settings
 from scalable_bo.storage.rounds import AskReport
@@ -243,6 +244,17 @@ def test_what_comes_from_outside_ends_up_as_text() -> None:
     content.encode("ascii", errors="xmlcharrefreplace").decode()
     for drawing in re.findall("<section>.*?</section>", content, re.DOTALL):
         ElementTree.fromstring(drawing)
+
+
+def test_a_name_that_is_read_from_right_to_left_does_not_turn_the_sign_of_its_value() -> None:
+    name = "درجة\u202e"
+    study = Study(Space(**{name: Float(-1.0, 1.0)}), maximize=True)
+    study.add_data([[-1.0]], [2.0])
+    isolated = "\u2068درجة\\u202e\u2069 = \u2068-1\u2069"
+    content = page.render(study.snapshot())
+    assert f"2 at {isolated}." in section(content, "Best point")
+    assert f"2 at {isolated}" in section(content, "Best so far")
+    assert f"{name} = -1" in repr(study.result) and "\u2068" not in repr(study.result)
 
 
 def test_the_page_loads_nothing_and_forbids_scripts() -> None:
@@ -585,7 +597,9 @@ def test_ticks_lie_on_the_axis_and_have_labels_of_their_own(a: float, b: float, 
 def test_escaped_text_reads_as_what_it_was(text: str) -> None:
     escaped = escape(text)
     assert not set(escaped) & set("<>\"'\n\x00")
-    visible = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    visible = "".join(
+        c if c.isprintable() or c in ISOLATES else c.encode("unicode_escape").decode() for c in text
+    )
     assert html.unescape(escaped) == visible
     escaped.encode()
 

@@ -17,6 +17,7 @@ from scalable_bo.serving.client import RemoteStudy
 from scalable_bo.serving.desk import Desk
 from scalable_bo.serving.live import LiveView
 from scalable_bo.serving.server import Server
+from scalable_bo.space.quoting import ISOLATES
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.storage.shown import describe_params
 from scalable_bo.study.study import Study
@@ -73,7 +74,7 @@ def test_the_best_value_and_its_parameters_are_of_one_row_under_noise() -> None:
     assert shown["found"] == {"best value": f"{result.best_value:.6g}"}
     assert (shown["best"], shown["best_params"]) == (
         result.best_value,
-        describe_params(result.best_params),
+        describe_params(result.best_params, ISOLATES),
     )
 
 
@@ -87,7 +88,7 @@ def test_the_numbers_and_the_workers_are_there(view: LiveView, desk: Desk) -> No
     assert (count, first, reason) == (1, 8, HOSTILE)
     (worker,) = shown["workers"]
     assert worker["worker"] == "worker" and worker["id"] == 12
-    assert 0 < worker["left"] <= 60 and "n = " in worker["params"]
+    assert 0 < worker["left"] <= 60 and "\u2068n\u2069 = " in worker["params"]
 
 
 def test_charts_escape_every_text_of_the_study(view: LiveView) -> None:
