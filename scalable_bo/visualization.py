@@ -8,7 +8,9 @@ standard deviations, without the noise. The report draws the same.
 
 from __future__ import annotations
 
+import html
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +19,9 @@ import numpy as np
 from scalable_bo._packages import require
 from scalable_bo.report import views
 from scalable_bo.report.snapshot import Snapshot
-from scalable_bo.report.svg import ticks
+from scalable_bo.report.svg import LONGEST_TICK, LONGEST_TITLE, escape, ticks
 from scalable_bo.report.views import Axis, Marks, Panel, Picture
+from scalable_bo.space.quoting import shorten
 from scalable_bo.study.study import Study
 from surrogates import checks
 
@@ -174,15 +177,11 @@ def plot_importances(study: Study, *, outcome: str | None = None) -> go.Figure:
     found = study.importances(outcome)
     names = list(found)[::-1]
     shares = [found[name] for name in names]
-    figure = go.Figure(
-        go.Bar(
-            x=shares, y=names, orientation="h", text=[f"{share:.2f}" for share in shares]
-        )
-    )  # fmt: skip
-    figure.update_layout(
-        title="Importances", xaxis_title="share of the total Sobol' indices", yaxis_type="category"
-    )
-    return figure
+    y = list(map(_text, names))
+    texts = [f"{share:.2f}" for share in shares]
+    figure = go.Figure(go.Bar(x=shares, y=y, text=texts, hovertext=y, orientation="h"))
+    figure.update_layout(title="Importances", xaxis_title="share of the total Sobol' indices")
+    return figure.update_yaxes(**_kind(Axis("", 0.0, 1.0, "category", names), LONGEST_TITLE))
 
 
 def plot_timeline(study: Study) -> go.Figure:
@@ -220,9 +219,11 @@ def _figure(
     panels = picture.panels
     columns = min(most_columns, len(panels))
     rows = math.ceil(len(panels) / columns)
-    titles = [panel.title for panel in panels] if panels[0].title else None
+    titles = [_text(panel.title, LONGEST_TITLE) for panel in panels] if panels[0].title else None
     shared = all(panel.y is panels[0].y for panel in panels)
     figure = make_subplots(rows=rows, cols=columns, subplot_titles=titles, shared_yaxes=shared)
+    for note, panel in zip(figure.layout.annotations, panels, strict=False):
+        note.update(font_size=12, hovertext=_text(panel.title))
     shown: set[str] = set()
     for number, panel in enumerate(panels):
         place: dict[str, Any] = {"row": number // columns + 1, "col": number % columns + 1}
@@ -231,10 +232,11 @@ def _figure(
                 trace.showlegend = bool(trace.name) and trace.name not in shown
                 shown.add(trace.name or "")
                 figure.add_trace(trace, **place)
-        figure.update_xaxes(type=panel.x.kind, title=None if titles else panel.x.title, **place)
-        figure.update_yaxes(type=panel.y.kind, **place)
+        along = None if titles else _text(panel.x.title, LONGEST_TITLE)
+        figure.update_xaxes(title=along, **_kind(panel.x), **place)
+        figure.update_yaxes(**_kind(panel.y), **place)
         if number % columns == 0 or not shared:
-            figure.update_yaxes(title=panel.y.title, **place)
+            figure.update_yaxes(title=_text(panel.y.title, LONGEST_TITLE), **place)
     figure.update_layout(title=title or picture.title, barmode="stack")
     if rows > 1:
         figure.update_layout(height=120 + row_height * rows)
@@ -244,7 +246,9 @@ def _figure(
 def _traces(panel: Panel, marks: Marks) -> list[Any]:
     x, y = _along(panel.x, marks.x), _along(panel.y, marks.y)
     colour = COLOURS[marks.colour]
-    texts = None if marks.texts is None else marks.texts(np.arange(len(marks.x)))
+    texts = x if panel.x.kind == "category" else None
+    if marks.texts is not None:
+        texts = [_text(text) for text in marks.texts(np.arange(len(marks.x)))]
     match marks.kind:
         case "points":
             edge = {"color": "black", "width": int(marks.colour == "hollow")}
@@ -261,7 +265,7 @@ def _traces(panel: Panel, marks: Marks) -> list[Any]:
             low = go.Scatter(y=marks.low, fill="tonexty", fillcolor=FAINT_BLUE, **edges)
             return [go.Scatter(y=marks.high, **edges), low]
         case "rule":
-            ends = [*(panel.x.labels or (panel.x.low, panel.x.high))]
+            ends = [*map(_text, panel.x.labels)] or [panel.x.low, panel.x.high]
             line = {"color": colour, "dash": "dash"}
             along = {"x": [*x, *x], "y": [panel.y.low, panel.y.high]}
             if not len(marks.x):
@@ -280,16 +284,29 @@ def _traces(panel: Panel, marks: Marks) -> list[Any]:
 
 def _along(axis: Axis, numbers: np.ndarray) -> Any:
     """Return what stands at places of an axis."""
-    return [axis.labels[int(k)] for k in numbers] if axis.kind == "category" else numbers
+    return [_text(axis.labels[int(k)]) for k in numbers] if axis.kind == "category" else numbers
+
+
+def _text(text: str, length: int = sys.maxsize) -> str:
+    """Return a text, cut to a length, that is shown as it is where Plotly expects markup."""
+    return escape(shorten(text, length)).replace("&quot;", '"')
+
+
+def _kind(axis: Axis, most: int = LONGEST_TICK) -> dict[str, Any]:
+    """Return the kind of an axis and the ticks of its choices, which are whole under a pointer."""
+    return {
+        "type": axis.kind,
+        "labelalias": {_text(one): _text(one, most) for one in axis.labels},
+    }
 
 
 def _dimension(axis: Axis, column: np.ndarray) -> dict[str, Any]:
     scale = np.log10 if axis.kind == "log" else np.asarray
     found = ticks(axis, upright=True)
     return {
-        "label": axis.title,
+        "label": _text(axis.title, 2 * LONGEST_TICK),  # a tick stands on one side alone
         "values": scale(np.where(np.isnan(column), axis.low, column)),  # a NaN would hide the line
         "range": scale([axis.low, axis.high]),
         "tickvals": scale([value for value, _ in found]),
-        "ticktext": [label for _, label in found],
+        "ticktext": [html.unescape(_text(label, LONGEST_TICK)) for _, label in found],  # no markup
     }

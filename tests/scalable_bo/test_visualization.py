@@ -87,7 +87,42 @@ def test_slices_are_of_all_parameters_with_choices_by_name(study: Study) -> None
     assert [title.text for title in figure.layout.annotations] == list(SPACE.names)
     assert figure.layout.xaxis3.type == "category"
     choices = {x for trace in figure.data if trace.xaxis == "x3" for x in trace.x}
-    assert choices == {"plain", "<b>bold"}
+    assert choices == {"plain", "&lt;b&gt;bold"}
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from texts_in(part)
+    if isinstance(value, str):
+        yield value
+
+
+def test_a_name_or_a_choice_is_text_as_it_is_however_long_and_its_ticks_are_short() -> None:
+    name, choice = "<b>&amp;\u202e" + 120 * "n", "<i>&lt;\u202e" + 200 * "c"
+    space = Space(**{name: Categorical([choice, "b"]), "x": Float(0.0, 1.0)})
+    goals = {f"{name}1": "minimize", f"{name}2": "minimize"}
+    with Study(space, objectives=goals, strategy="thompson") as study:
+        points = [{name: choice, "x": 0.1}, {name: "b", "x": 0.4}, {name: choice, "x": 0.9}]
+        study.add_data(points, [(1.0, 2.0), (2.0, 1.0), (3.0, 3.0)])
+        whole, cut = (f"&lt;i&gt;&amp;lt;\\u202e{200 * 'c'}", "&lt;i&gt;&amp;lt;\\u202e…")
+        slices, surface = vis.plot_slice(study), vis.plot_contour(study)
+        lines, bars = vis.plot_parallel_coordinates(study), vis.plot_importances(study)
+        for figure in (slices, surface, lines, bars, vis.plot_pareto_front(study)):
+            allowed = [*texts_in(lines.data[0].dimensions[0].ticktext), "%{text}<extra></extra>"]
+            content = figure.layout.to_plotly_json()
+            del content["template"]
+            texts = list(texts_in([content, *(trace.to_plotly_json() for trace in figure.data)]))
+            assert not [text for text in texts if "<" in text and text not in allowed]
+            assert not [text for text in texts if "\u202e" in text]
+        assert slices.layout.xaxis.labelalias == {whole: cut, "b": "b"}
+        assert whole in named(slices, "observed").text  # under a pointer
+        (title, *_) = slices.layout.annotations
+        assert len(title.text) < 60 < len(title.hovertext)
+        assert len(slices.layout.yaxis.title.text) < 60
+        assert lines.data[0].dimensions[0].ticktext == ("<i>&lt;\\u202e…", "b")
 
 
 def test_a_contour_holds_the_predicted_mean(study: Study) -> None:
