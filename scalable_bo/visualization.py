@@ -19,7 +19,7 @@ import numpy as np
 from scalable_bo._packages import require
 from scalable_bo.report import views
 from scalable_bo.report.snapshot import Snapshot
-from scalable_bo.report.svg import LONGEST_TICK, LONGEST_TITLE, escape, ticks
+from scalable_bo.report.svg import LONGEST_TICK, escape, ticks
 from scalable_bo.report.views import Axis, Marks, Panel, Picture
 from scalable_bo.space.quoting import shorten
 from scalable_bo.study.study import Study
@@ -88,9 +88,8 @@ def plot_slice(
     """
     snapshot, number = _with_surrogate(study, outcome)
     names = _checked(snapshot, params)
-    return _figure(
-        views.slices(snapshot, number, names), "Prediction through the recommended point"
-    )
+    picture = views.slices(snapshot, number, names)
+    return _figure(picture, "Prediction through the recommended point")
 
 
 def plot_contour(
@@ -136,22 +135,13 @@ def plot_parallel_coordinates(study: Study, params: Sequence[str] | None = None)
     snapshot = study.snapshot()
     views.observed(snapshot)
     lines = views.lines(snapshot, _checked(snapshot, params), whole=True)
-    columns = zip(lines.axes, lines.values.T, strict=True)
-    figure = go.Figure(
-        go.Parcoords(
-            dimensions=[_dimension(axis, column) for axis, column in columns],
-            line={
-                "color": -np.arange(len(lines.rows)),
-                "colorscale": "Viridis",
-                "showscale": False,
-            },
-        )
-    )
+    dimensions = list(map(_dimension, lines.axes, lines.values.T))
+    line = {"color": -np.arange(len(lines.rows)), "colorscale": "Viridis", "showscale": False}
+    figure = go.Figure(go.Parcoords(dimensions=dimensions, line=line))
     if lines.note:
         below = {"x": 0, "xref": "paper", "y": 0, "yref": "paper", "yanchor": "top", "yshift": -20}
         figure.add_annotation(text=lines.note, showarrow=False, **below)
-    figure.update_layout(title="Parameters and values")
-    return figure
+    return figure.update_layout(title="Parameters and values")
 
 
 def plot_pareto_front(study: Study) -> go.Figure:
@@ -181,7 +171,7 @@ def plot_importances(study: Study, *, outcome: str | None = None) -> go.Figure:
     texts = [f"{share:.2f}" for share in shares]
     figure = go.Figure(go.Bar(x=shares, y=y, text=texts, hovertext=y, orientation="h"))
     figure.update_layout(title="Importances", xaxis_title="share of the total Sobol' indices")
-    return figure.update_yaxes(**_kind(Axis("", 0.0, 1.0, "category", names), LONGEST_TITLE))
+    return figure.update_yaxes(**_kind(Axis("", 0.0, 1.0, "category", names), 40))
 
 
 def plot_timeline(study: Study) -> go.Figure:
@@ -214,12 +204,12 @@ def _checked(snapshot: Snapshot, params: Sequence[str] | None) -> list[str] | No
 
 
 def _figure(
-    picture: Picture, title: str = "", most_columns: int = 3, row_height: int = 240
+    picture: Picture, title: str = "", most_columns: int = 3, row_height: int = 240, most: int = 40
 ) -> go.Figure:
     panels = picture.panels
     columns = min(most_columns, len(panels))
     rows = math.ceil(len(panels) / columns)
-    titles = [_text(panel.title, LONGEST_TITLE) for panel in panels] if panels[0].title else None
+    titles = [_text(panel.title, most) for panel in panels] if panels[0].title else None
     shared = all(panel.y is panels[0].y for panel in panels)
     figure = make_subplots(rows=rows, cols=columns, subplot_titles=titles, shared_yaxes=shared)
     for note, panel in zip(figure.layout.annotations, panels, strict=False):
@@ -232,15 +222,13 @@ def _figure(
                 trace.showlegend = bool(trace.name) and trace.name not in shown
                 shown.add(trace.name or "")
                 figure.add_trace(trace, **place)
-        along = None if titles else _text(panel.x.title, LONGEST_TITLE)
+        along = None if titles else _text(panel.x.title, most)
         figure.update_xaxes(title=along, **_kind(panel.x), **place)
         figure.update_yaxes(**_kind(panel.y), **place)
         if number % columns == 0 or not shared:
-            figure.update_yaxes(title=_text(panel.y.title, LONGEST_TITLE), **place)
-    figure.update_layout(title=title or picture.title, barmode="stack")
-    if rows > 1:
-        figure.update_layout(height=120 + row_height * rows)
-    return figure
+            figure.update_yaxes(title=_text(panel.y.title, most), **place)
+    height = 120 + row_height * rows if rows > 1 else None
+    return figure.update_layout(title=title or picture.title, barmode="stack", height=height)
 
 
 def _traces(panel: Panel, marks: Marks) -> list[Any]:
@@ -265,7 +253,7 @@ def _traces(panel: Panel, marks: Marks) -> list[Any]:
             low = go.Scatter(y=marks.low, fill="tonexty", fillcolor=FAINT_BLUE, **edges)
             return [go.Scatter(y=marks.high, **edges), low]
         case "rule":
-            ends = [*map(_text, panel.x.labels)] or [panel.x.low, panel.x.high]
+            ends = _along(panel.x, range(len(panel.x.labels))) or [panel.x.low, panel.x.high]
             line = {"color": colour, "dash": "dash"}
             along = {"x": [*x, *x], "y": [panel.y.low, panel.y.high]}
             if not len(marks.x):
@@ -282,7 +270,7 @@ def _traces(panel: Panel, marks: Marks) -> list[Any]:
     return [trace]
 
 
-def _along(axis: Axis, numbers: np.ndarray) -> Any:
+def _along(axis: Axis, numbers: np.ndarray | range) -> Any:
     """Return what stands at places of an axis."""
     return [_text(axis.labels[int(k)]) for k in numbers] if axis.kind == "category" else numbers
 
@@ -294,10 +282,8 @@ def _text(text: str, length: int = sys.maxsize) -> str:
 
 def _kind(axis: Axis, most: int = LONGEST_TICK) -> dict[str, Any]:
     """Return the kind of an axis and the ticks of its choices, which are whole under a pointer."""
-    return {
-        "type": axis.kind,
-        "labelalias": {_text(one): _text(one, most) for one in axis.labels},
-    }
+    shown = {_text(label): _text(label, most) for label in axis.labels}
+    return {"type": axis.kind, "labelalias": shown}
 
 
 def _dimension(axis: Axis, column: np.ndarray) -> dict[str, Any]:

@@ -525,18 +525,16 @@ def _places(error: BaseException, most: int = 4) -> list[str]:
 def _ending_forks() -> Iterator[None]:
     """End a process that is forked inside as Python would: it is to evaluate no further points."""
     process = os.getpid()
-    end: Any = 0
     try:
         yield
-    except BaseException as error:
-        end = error.code or 0 if isinstance(error, SystemExit) else traceback.format_exc()
-        raise
     finally:
         if os.getpid() != process:
+            error = sys.exc_info()[1]
+            end = error.code if isinstance(error, SystemExit) else error and traceback.format_exc()
             with suppress(Exception):  # the terminal may be closed
-                sys.stderr.write("" if isinstance(end, int) else f"{end}\n")
+                sys.stderr.write("" if isinstance(end, int | None) else f"{end}\n")
                 sys.stdout.flush()
-            os._exit(end & 0xFF if isinstance(end, int) else 1)
+            os._exit(end & 0xFF if isinstance(end, int) else int(end is not None))
 
 
 def _within(

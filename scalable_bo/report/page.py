@@ -175,9 +175,8 @@ def _of_best(snapshot: Snapshot, row: int) -> list[str]:
         assert corner is not None  # of a front
         names = dict(zip(goal.objectives, corner.tolist(), strict=True))
         rest = len(front) - NUM_ROWS
-        note = f"The reference point of the hypervolume is {describe_params(names, ISOLATES)}." + (
-            f" {rest} more are in `study.result.front`." if rest > 0 else ""
-        )
+        note = f"The reference point of the hypervolume is {describe_params(names, ISOLATES)}."
+        note += f" {rest} more are in `study.result.front`." * (rest > 0)
         return [
             _section("Pareto front", draw(views.front(snapshot))),
             _section("Points of the front", _rows_table(snapshot, front[:NUM_ROWS]), note),
@@ -304,11 +303,8 @@ def _of_failures(snapshot: Snapshot) -> list[str]:
     table = [(f"{number:,}", *others) for number, *others in failures_by_reason(snapshot)]
     rest = len(set(reasons.values())) - len(table)
     note = f"{rest:,} more reasons are in `study.to_dataframe()`." if rest else ""
-    return [
-        _section(
-            "Failures by reason", _table(("rows", "first row", "reason"), table, 2, "long"), note
-        )
-    ]
+    shown = _table(("rows", "first row", "reason"), table, 2, "long")
+    return [_section("Failures by reason", shown, note)]
 
 
 def _rows_table(

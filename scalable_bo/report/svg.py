@@ -20,7 +20,6 @@ from scalable_bo.storage.shown import LONGEST_SHOWN
 
 MOST_MARKS = 800  # in a picture
 LONGEST_TICK = 9  # characters that fit between the axes of parallel coordinates
-LONGEST_TITLE = 40
 
 
 def escape(text: object) -> str:
@@ -186,10 +185,9 @@ def _axes(panel: Panel) -> str:
         parts.append(f'<line class="grid" x1="{across}" x2="{across}" y1="0" y2="100%"></line>')
         parts.append(_text(label, across, "100%", "tick middle", dy=17))
     parts.append('<line class="axis" x1="0" x2="100%" y1="100%" y2="100%"></line>')
-    along, up = (shorten(axis.title, LONGEST_TITLE) for axis in (panel.x, panel.y))
     if not panel.title:
-        parts.append(_text(along, "50%", "100%", "label middle", dy=36))
-    parts.append(_text(up, "-54", "0", "label", dy=-10))
+        parts.append(_text(shorten(panel.x.title, 40), "50%", "100%", "label middle", dy=36))
+    parts.append(_text(shorten(panel.y.title, 40), "-54", "0", "label", dy=-10))
     return "".join(parts)
 
 

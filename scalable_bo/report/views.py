@@ -282,11 +282,10 @@ def contour(
     at = snapshot.rows.X.numpy()[:, columns]
     rows = rows[np.isfinite(at[rows]).all(1)]
     values = snapshot.outcomes.numpy()[rows, outcome]
+    texts = _texts(snapshot, rows, values)
     marks = [
         Marks("cells", x.numpy(), y.numpy(), "mean", z=mean.numpy().reshape(len(y), len(x))),
-        Marks(
-            "points", at[rows, 0], at[rows, 1], "observed", "hollow", _texts(snapshot, rows, values)
-        ),
+        Marks("points", at[rows, 0], at[rows, 1], "observed", "hollow", texts),
         Marks("points", at[row, 0], at[row, 1], "where others are as", "orange"),
     ]
     across, up = (Axis.of(name, space.params[name]) for name in names)
