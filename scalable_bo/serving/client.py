@@ -100,9 +100,9 @@ class RemoteStudy:
         plain: bool = False,
     ) -> None:
         parts = urlsplit(url) if isinstance(url, str) else urlsplit("")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or " " in url:
             raise ValueError(
-                f"`url` must begin with http:// or https:// and name a host, got {quote(url)}."
+                f"`url` must begin with http(s):// and a host, and hold no blank, got {quote(url)}."
             )
         if parts.scheme == "http" and plain is not True and not is_loopback(parts.hostname):
             raise ValueError(
@@ -227,9 +227,8 @@ class RemoteStudy:
                     f"`{argument}` must have one entry for each of the {len(ids)} `ids`, got"
                     f" {quote(given)}."
                 )
-        found = [
-            Evaluation.of(id, value, self.outcomes) for id, value in zip(ids, values, strict=True)
-        ]
+        pairs = zip(ids, values, strict=True)
+        found = [Evaluation.of(id, value, self.outcomes) for id, value in pairs]
         failures = {one.id: one.failure for one in found if one.failure is not None}
         if reasons is not None and not isinstance(reasons, Mapping):
             raise TypeError(f"`reasons` must be a dict of texts by id, got {quote(reasons)}.")
@@ -318,10 +317,13 @@ class RemoteStudy:
         while True:
             try:
                 status, answer = self._send(path, body)
-            except ssl.SSLCertVerificationError:
-                raise
+            except ssl.SSLCertVerificationError as error:
+                remedy = "If the server has a certificate of its own, give it as `certificate`."
+                raise ssl.SSLCertVerificationError(error.errno, f"{error}. {remedy}") from error
             except (OSError, http.client.HTTPException) as error:
                 trouble = f"{type(error).__name__}: {error}"
+                if self._tls is None and isinstance(error, http.client.RemoteDisconnected):
+                    trouble += "; a server with TLS needs https://"
             else:
                 if status == 200:
                     return json.loads(answer)

@@ -221,17 +221,19 @@ def _holds(frame: pd.DataFrame, word: str) -> np.ndarray:
 def _compares(frame: pd.DataFrame, name: str, sign: str, wanted: str) -> np.ndarray:
     """Return of which rows a column compares so with a number or, of texts, is this one."""
     column = frame[name]
+    compare = {"<": np.less, ">": np.greater, "<=": np.less_equal, ">=": np.greater_equal}
     is_number = pd.api.types.is_numeric_dtype(column)
     if is_number and not pd.api.types.is_bool_dtype(column):
         try:
             number = float(wanted)
         except ValueError:
             raise ValueError(f"{name}{sign} needs a number, got {wanted!r:.80}.") from None
-        compare = {"<": np.less, ">": np.greater, "<=": np.less_equal, ">=": np.greater_equal}
         return np.asarray(compare.get(sign, np.equal)(column.to_numpy(np.float64), number))
-    if sign != "=":
+    if sign != "=" and not pd.api.types.is_datetime64_any_dtype(column):
         raise ValueError(f"{name} holds texts: compare it by {name}=…, not by {sign}.")
-    return np.asarray(column.astype(str).str.lower() == wanted.lower())
+    texts = column.astype(str).str.lower()  # of a time, in the order of times
+    is_known = column.notna() | (sign == "=")
+    return np.asarray(compare.get(sign, np.equal)(texts, wanted.lower()) & is_known)
 
 
 def _cell(value: Any) -> Any:

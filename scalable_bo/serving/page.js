@@ -332,10 +332,11 @@ function kind(cell) {
   return String(cell).length > LONGEST_WORD ? "long" : "word";
 }
 
-function sortable(name) {
+function sortable(name, column, names) {
+  const isTime = ["asked", "told"].includes(name) && !names.includes(`${name}_`); // no parameter
   const cell = element("th");
   cell.scope = "col";
-  const button = element("button", name);
+  const button = element("button", isTime ? `${name} (UTC)` : name);
   button.type = "button";
   button.addEventListener("click", () => {
     view.down = view.sort === name ? !view.down : false;

@@ -59,6 +59,6 @@ def _token_in(file: Path, content: bytes) -> str:
     if not token.isascii() or not token.isprintable() or len(token) < fewest or " " in token:
         raise ValueError(
             f"The token's file must hold a token of at least {fewest} characters, got {file}"
-            " with something else. Remove it: the next start makes a new one."
+            " with something else. Copy the server's again, or remove the server's and restart it."
         )
     return token

@@ -157,6 +157,9 @@ SEARCHES: list[tuple[str, Any]] = [
     ("kind=a pend", lambda frame: (frame["kind"] == "a") & (frame["status"] == "pending")),
     ("7", lambda frame: frame.index == 7),
     ("id>9", lambda frame: frame.index > 9),
+    ("asked>2020", lambda frame: frame["asked"].notna()),
+    ("asked<2020", lambda frame: frame.index < 0),
+    ("told>=2020-01-01", lambda frame: frame["told"].notna()),
     ("nothing-of-the-kind", lambda frame: frame.index < 0),
     ("(*[", lambda frame: frame.index < 0),
 ]

@@ -383,9 +383,12 @@ def test_tls_by_certificate_files(study: Study, certificate: tuple[Path, Path]) 
             remote.tell(remote.ask().ids, [1.0])
         with (
             RemoteStudy(server.url, token=server.token) as remote,
-            pytest.raises(ssl.SSLCertVerificationError),
+            pytest.raises(ssl.SSLCertVerificationError, match="give it as `certificate`"),
         ):
             remote.status()
+        plain = RemoteStudy(server.url.replace("https", "http"), token=server.token, patience=0.0)
+        with plain, pytest.raises(ConnectionError, match="a server with TLS needs https://"):
+            plain.status()
     assert study.num_observations == 1
 
 
@@ -416,6 +419,9 @@ def test_a_server_that_cannot_start_leaves_no_thread(
 def test_wrong_arguments_of_the_client_are_named(server: Server, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`token`"):
         RemoteStudy(server.url)
+    for url in (f"{server.url}/a b", "http://127.0.0.1 :1", " http://127.0.0.1"):
+        with pytest.raises(ValueError, match="`url` must .* no blank, got"):
+            RemoteStudy(url, token=server.token)
     stranger = RemoteStudy(server.url, token=new_token())
     with stranger, pytest.raises(PermissionError, match="token"):
         stranger.ask()
