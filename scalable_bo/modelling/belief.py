@@ -6,6 +6,7 @@ Notation: n values, d parameters; X (k, d) points in the user's units.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from acquisition.log_ei import LIGHT_SAMPLER, NEGLIGIBLE_NOISE
+from acquisition.log_ei import LIGHT_SAMPLER
 from acquisition.multistart import FunctionOfPoints
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import fit_surrogate
@@ -109,20 +110,22 @@ class Belief:
         """Return the mean (k,) of what is 1 or 0, between both."""
         return self.mean(X).clamp(0.0, 1.0)
 
-    def _is_noisy(self, X: Tensor) -> bool:
-        """Whether what is best among points X (k, d) must heed noise: known, or more than may be
-        learned without any. Among too many values for bands, known noise must exceed the errors of
-        the mean, and learned noise not be the function's own around the best mean.
+    def _is_noisy(self, X: Tensor, values: Tensor) -> bool:
+        """Whether what is best among points X (n, d) with ``values`` (n,) must heed noise. Learned
+        noise counts where the values around the best mean do not tell that it is the function's;
+        known noise in bands and, among too many values for these, where the mean errs at values by
+        as much as it, to an order of magnitude: by less if there is none, by more if it is wrong.
         """
         known = self.data.noise
-        noise = self.model.likelihood.noise.detach() if known is None else known
-        is_large = float(noise.max()) > NEGLIGIBLE_NOISE
-        if known is not None:
-            return is_large or self.quick_mean is None
-        if not is_large or len(self.data.y) <= EXACT_UP_TO:
-            return is_large
-        best = self.space.normalize(X[[int((self.sign * self.mean(X)).argmax())]])
-        return not is_rough(self._exact, self.model.transform_inputs(best.to(self._exact.X)))
+        if known is None:
+            X = X[self._ranked(values)]
+            best = self.space.normalize(X[[int((self.sign * self.mean(X)).argmax())]])
+            return not is_rough(self._exact, self.model.transform_inputs(best.to(self._exact.X)))
+        if self.quick_mean is None:
+            return True
+        rows = values.argsort(stable=True)[:: math.ceil(len(values) / EXACT_UP_TO)]
+        errors = (values[rows] - self.quick_mean(X[rows])).abs() / self.data.scale
+        return 0.1 < float((errors / known[rows, 0].sqrt()).median()) < 10.0
 
     def _ranked(self, values: Tensor) -> Tensor:
         return (self.sign * values).argsort(descending=True, stable=True)[:EXACT_UP_TO]
@@ -140,7 +143,7 @@ class Belief:
             Tunable Precision".
         """
         ranked = self._ranked(values)
-        if not self._is_noisy(X[ranked]):
+        if not self._is_noisy(X, values):
             return int(ranked[0])
         if self.quick_mean is not None:
             return int(ranked[(self.sign * self.quick_mean(X[ranked])).argmax()])
@@ -151,7 +154,7 @@ class Belief:
         band; of the evaluated points X (n, d) with ``values`` (n,) where noise is negligible.
         """
         recommended = X[[self.recommend(X, values)]]
-        if not self._is_noisy(X[self._ranked(values)]):
+        if not self._is_noisy(X, values):
             return recommended
         like = self.model.train_inputs[0]
         options = self.space.acquisition_options(like)

@@ -261,6 +261,22 @@ def test_known_noise_decides_near_an_optimum_however_small_beside_the_values() -
     assert lost["best_params"] < 0.5 * lost["best_observed_params"]
 
 
+@pytest.mark.parametrize(
+    ("n", "is_known"), [(300, False), (EXACT_UP_TO + 50, False), (EXACT_UP_TO + 50, True)]
+)
+def test_noise_decides_however_small_beside_the_values_and_however_many(
+    n: int, is_known: bool
+) -> None:
+    X = points(n)
+    scale = 0.08 * float(bowl(X).std())  # less than a hundredth of the variance
+    y = bowl(X) + scale * problems.normal(n, 1, seed=3).squeeze(1)
+    study = of_values(X, y, scale**2 if is_known else None, strategy="thompson")
+    result = study.result
+    found = SPACE.from_dicts([result.best_params, result.best_observed_params, study.recommend()])
+    best, luckiest, best_of_space = (bowl(found) / scale).tolist()
+    assert max(best, best_of_space) < 0.2 * luckiest
+
+
 def test_the_best_of_many_exact_values_is_recommended() -> None:
     X = points(EXACT_UP_TO + 50)
     X[:1000, 0] = 0.5 + 0.003 * problems.normal(1000, 1, seed=1).squeeze(1)  # almost as good
