@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, cast
 
@@ -25,6 +25,7 @@ from botorch.utils.safe_math import log1mexp, log_fatplus
 from botorch.utils.sampling import draw_sobol_normal_samples
 from gpytorch.likelihoods import GaussianLikelihood
 from linear_operator.utils.warnings import NumericalWarning
+from scipy.spatial import cKDTree
 from torch import Tensor
 
 from acquisition.candidates import (
@@ -41,7 +42,7 @@ from acquisition.outcomes import Outcome, OutcomePaths, Scalarisations, only_out
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, Moves, distinct_best
 from acquisition.strategy import ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
-from surrogates import PathwiseGP, checks
+from surrogates import PathwiseGP, checks, memory
 from surrogates.models.data import data_sets
 from surrogates.operators.linalg import jittered_cholesky
 from surrogates.operators.tiles import CrossCovariance, KernelTiles
@@ -74,8 +75,8 @@ class LogEIStrategy(ForFewValues):
 
     In a box its logarithm is maximised by L-BFGS-B from several starts; between constraints, on
     grids, among choices and where evaluations may fail by the search that paths are maximised by.
-    An ask takes time ∝ q (n + p)², p points being pending: for few points among up to some hundred
-    values.
+    An ask takes time ∝ n³ once, and ∝ (n + p)² for each point, p points being pending: for few
+    points among up to some thousand values.
 
     Of one output, the improvement given values at pending points has a closed form; it is averaged
     over draws of these. Of two or three objectives the hypervolume's growth has one, too, given
@@ -171,10 +172,10 @@ class _Posterior:
     """One output given s vectors of values at the same points: s means, one covariance."""
 
     data: DataSet  # whose kernel and mean function are those of the output
-    tiles: KernelTiles  # of the covariance with the n points
+    X: Tensor  # (n, d), the points
+    Y: Tensor  # (n, s), the values
+    tiles: KernelTiles  # of the covariance with the points
     inverse_root: Tensor  # L⁻¹ (n, n), of the values' covariance L Lᵀ
-    weights: Tensor  # (n, s), of the means
-    variance: Tensor | None  # of the output before there are values, if the same everywhere
 
     @classmethod
     def of(cls, data: DataSet, X: Tensor, Y: Tensor, noise: Tensor) -> "_Posterior":
@@ -183,10 +184,21 @@ class _Posterior:
         root, _ = jittered_cholesky(covariance, overwrite=True)
         identity = torch.eye(len(X), device=root.device).to(root)
         inverse_root = torch.linalg.solve_triangular(root, identity, upper=False)
-        residuals = Y - data.mean_module(X).unsqueeze(1)
-        weights = inverse_root.mT @ (inverse_root @ residuals)
-        tiles = KernelTiles.of(data.kernel, X, X)
-        return cls(data, tiles, inverse_root, weights, tiles.variance)
+        return cls(data, X, Y, KernelTiles.of(data.kernel, X, X), inverse_root)
+
+    @cached_property
+    def variance(self) -> Tensor | None:  # before there are values, if the same everywhere
+        return self.tiles.variance
+
+    @cached_property
+    def weights(self) -> Tensor:  # (n, s), of the means
+        residuals = self.Y - self.data.mean_module(self.X).unsqueeze(1)
+        return self.inverse_root.mT @ (self.inverse_root @ residuals)
+
+    def means(self, X: Tensor) -> Tensor:
+        """Return the means (k, s) at X (k, d)."""
+        covariance = CrossCovariance.apply(X, self.tiles)
+        return self.data.mean_module(X).unsqueeze(1) + covariance @ self.weights
 
     def moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Return the means (k, s) and variances (k,) at X (k, d)."""
@@ -194,23 +206,27 @@ class _Posterior:
         means = self.data.mean_module(X).unsqueeze(1) + covariance @ self.weights
         explained = (covariance @ self.inverse_root.mT).square().sum(1)
         prior = self.data.kernel(X, diag=True) if self.variance is None else self.variance
-        rounding = len(self.weights) * torch.finfo(X.dtype).eps  # which is left of no variance
+        rounding = len(self.X) * torch.finfo(X.dtype).eps  # which is left of no variance
         return means, torch.maximum(prior - explained, rounding * prior)
 
-    def beside(self, X: Tensor, Y: Tensor) -> "_Posterior":
-        """Return the output given further values Y (k, s) at X (k, d), without noise."""
-        data = self.data
-        own = data.y.unsqueeze(1).expand(-1, Y.shape[1])
-        noise = torch.cat([data.noise.expand_as(data.y), torch.zeros_like(Y[:, 0])])
-        return _Posterior.of(data, torch.cat([data.X, X]), torch.cat([own, Y]), noise)
+    def root(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Return K(X, ·) L⁻ᵀ (k, n), and the root (k, k) of the output's covariance at X (k, d)."""
+        known = CrossCovariance.apply(X, self.tiles) @ self.inverse_root.mT
+        prior = self.data.kernel(X).to_dense()
+        covariance = prior - known @ known.mT
+        covariance.diagonal().clamp_(min=len(self.X) * torch.finfo(X.dtype).eps * prior.diagonal())
+        return known, jittered_cholesky(covariance, overwrite=True)[0]
 
-    def draw(self, X: Tensor, num_draws: int, seed: int) -> Tensor:
-        """Return draws (k, ``num_draws``) of the output at X (k, d), without noise."""
-        projected = CrossCovariance.apply(X, self.tiles) @ self.inverse_root.mT
-        known = projected @ projected.mT
-        root, _ = jittered_cholesky(self.data.kernel(X).to_dense() - known, overwrite=True)
-        means, _ = self.moments(X)
-        return means + root @ draw_sobol_normal_samples(len(X), num_draws, seed=seed).to(root).mT
+    def beside(self, X: Tensor, steps: Tensor | None) -> "_Posterior":
+        """Return the output given its draws, too, at X (k, d) by normal ``steps``, or its means."""
+        known, root = self.root(X)
+        Y = self.means(X) if steps is None else self.means(X) + root @ steps
+        n, identity = len(self.X), torch.eye(len(X), device=X.device).to(X)
+        corner = torch.linalg.solve_triangular(root, identity, upper=False)
+        inverse = torch.block_diag(self.inverse_root, corner)
+        inverse[n:, :n] = -corner @ (known @ self.inverse_root)
+        X, Y = torch.cat([self.X, X]), torch.cat([self.Y.expand(-1, Y.shape[1]), Y])
+        return _Posterior(self.data, X, Y, KernelTiles.of(self.data.kernel, X, X), inverse)
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +258,7 @@ class _Improvement:
     def leaders(self) -> Tensor:
         """The best data points (b, d) by the means; of several objectives, the best in each way."""
         X, _ = baseline(self.X, self.feasible)
-        means = [part.moments(model.transform_inputs(X))[0] for model, part in self._posteriors]
+        means = [part.means(model.transform_inputs(X)) for model, part, _ in self._posteriors]
         _, values = self._drawn_objective(self._outputs(X, means), 0)
         if isinstance(self.objective, Scalarisations):
             return X[values.argmax(1).unique()]
@@ -322,23 +338,20 @@ class _Improvement:
         improved_on, rows = baseline(taken, self.feasible)
         is_moved = not torch.equal(improved_on, taken[rows])
         given = []
-        for own_seed, (model, part) in enumerate(self._posteriors, seed):
-            X, points = model.transform_inputs(self.X), model.transform_inputs(pending)
-            if _is_noisy(part.data):
-                X = torch.cat([X, points])
-                values = part.draw(X, num_draws, own_seed)
-                part = _Posterior.of(part.data, X, values, torch.zeros_like(values[:, 0]))
-            else:
-                values, _ = part.moments(X)
-                if len(points):
-                    if believe:
-                        drawn, _ = part.moments(points)
-                    else:
-                        drawn = part.draw(points, num_draws, own_seed)
-                    part = part.beside(points, drawn)
-                    values = torch.cat([values.expand(-1, drawn.shape[1]), drawn])
+        for own, (model, part, root) in enumerate(self._posteriors, seed):
+            points = model.transform_inputs(pending)
+            n = 0 if root is None else len(root)
+            steps = draw_sobol_normal_samples(n + len(points) or 1, num_draws, seed=own).to(self.X)
+            values = part.means(model.transform_inputs(self.X))
+            if root is not None:
+                values = values + root @ steps[:, :n].mT
+                part = replace(part, Y=values)
+            if len(points):
+                is_drawn = root is not None or not believe
+                part = part.beside(points, steps[:, n:].mT if is_drawn else None)
+                values = torch.cat([values.expand(-1, part.Y.shape[1]), part.Y[-len(points) :]])
             if is_moved:
-                values, _ = part.moments(model.transform_inputs(improved_on))
+                values = part.means(model.transform_inputs(improved_on))
             given.append((model, part, values if is_moved else values[rows]))
         return given, improved_on
 
@@ -367,13 +380,24 @@ class _Improvement:
 
     @cached_property
     @torch.no_grad()
-    def _posteriors(self) -> list[tuple[PathwiseGP, _Posterior]]:
-        """Each output given the values, with no pending points, and its model."""
-        return [
-            (model, _Posterior.of(data, data.X, data.y.unsqueeze(1), data.noise.expand_as(data.y)))
-            for model in self.models
-            for data in data_sets(model)
-        ]
+    def _posteriors(self) -> list[tuple[PathwiseGP, _Posterior, Tensor | None]]:
+        """Each output's model, and the output given the values, with no pending points; where these
+        have noise, given its means at the data points, and the root of its covariance there.
+        """
+        sets = [(model, data) for model in self.models for data in data_sets(model)]
+        size = memory.squares_bytes(len(self.X) ** 2, num_held=6 + 2 * len(sets))
+        what = f"The expected improvement on {len(self.X)} values"
+        memory.require(size, self.X.device, what, "Use `strategy='thompson'` or `ask_seconds`.")
+        found: list[tuple[PathwiseGP, _Posterior, Tensor | None]] = []
+        for model, data in sets:
+            noise = data.noise.expand_as(data.y)
+            part, root = _Posterior.of(data, data.X, data.y.unsqueeze(1), noise), None
+            if _is_noisy(data):
+                X = model.transform_inputs(self.X)
+                _, root = part.root(X)
+                part = _Posterior.of(data, X, part.means(X), torch.zeros_like(X[:, 0]))
+            found.append((model, part, root))
+        return found
 
 
 @torch.no_grad()
@@ -402,8 +426,8 @@ def beside_the_best(request: Request, fewest: int = 30) -> Tensor:
     width = upper - lower
     X = all_inputs(models).double()
     pending = X[:0] if request.X_pending is None else request.X_pending.double()
-    scaled = torch.cat([X, pending]) / torch.where(width > 0, width, 1.0)
-    if torch.pdist(scaled, p=math.inf).min() < NEAR:
+    scaled = (torch.cat([X, pending]) / torch.where(width > 0, width, 1.0)).cpu().numpy()
+    if cKDTree(scaled).query(scaled, [2], p=math.inf, distance_upper_bound=NEAR)[0].min() < NEAR:
         return none
     allowed = may_be_proposed(X, feasible)
     best = X[torch.where(allowed, sign * data.y, -math.inf).argmax()]

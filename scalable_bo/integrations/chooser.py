@@ -46,7 +46,7 @@ def choose_batch(
     learned = partial(learn_success, factory, success, generator, deadline)
     reason = ""
     if seconds is not None:
-        plan = plan_here(factory, data.U, len(data.U), q, seconds)
+        plan = plan_here(factory, strategy, data.U, len(data.U), q, seconds)
         reason = plan.reason
         if plan.num_rows is not None:
             parts = local_parts(

@@ -179,8 +179,9 @@ class Proposer:
         watch = FitWatch(callback and status_lines(describe_fit, callback))
         if self._ask_seconds is not None and left is None and pool is None:
             U = known.data(min(known.num_observed, DIRECT_SOLVE_UP_TO)).U
-            plan = plan_here(self._factory, U, known.num_observed, q, self._ask_seconds)
-            watch.deadline = end_of_fit(start, self._ask_seconds)
+            n, seconds = known.num_observed, self._ask_seconds
+            plan = plan_here(self._factory, self._strategy, U, n, q, seconds)
+            watch.deadline = end_of_fit(start, seconds)
         shared = pool is None and self._is_shared(q, known)
         asked = _Asked(
             q,

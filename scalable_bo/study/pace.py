@@ -18,6 +18,7 @@ from torch import Tensor
 
 from acquisition.candidates import baseline
 from acquisition.constraints import FeasibleSet
+from acquisition.log_ei import LogEIStrategy
 from acquisition.outcomes import Success
 from acquisition.strategies import NUM_CANDIDATES, num_terms
 from acquisition.strategy import Strategy
@@ -86,12 +87,14 @@ def measure_rates(
     )
 
 
-def predicted_seconds(m: int, q: int, rates: Rates, epochs: float = 8.0) -> float:
+def predicted_seconds(m: int, q: int, rates: Rates, strategy: Strategy | None = None) -> float:
     """Return what a solve, by m² products each if iterative, and a search for q points take."""
     direct = m <= DIRECT_SOLVE_UP_TO
-    products = m * ((EPOCHS_AROUND if direct else epochs) * m + NUM_CANDIDATES)
+    products = m * ((EPOCHS_AROUND if direct else 8.0) * m + NUM_CANDIDATES)
     gradients = q * num_terms(q, m)
     multiplications = m**3 / 6 if direct else 0.0
+    if isinstance(strategy, LogEIStrategy):  # products, factors and inverses once; evaluations
+        multiplications += 4.0 * m**3 + q * 1600.0 * m**2
     return rates.product * products + rates.gradient * gradients + rates.factor * multiplications
 
 
@@ -111,6 +114,7 @@ def plan_ask(
     q: int,
     seconds: float,
     rates: Rates,
+    strategy: Strategy | None = None,
     *,
     points_a_region: int = 50,
     most_regions: int = 4,
@@ -118,15 +122,16 @@ def plan_ask(
     """Return what an ask for q points among n values is to be by, to take so many seconds: where
     that is not all values, a region for every so many points, and so many at most.
     """
-    whole = predicted_seconds(n, q, rates)
-    if whole <= SHARE * seconds or n <= FIRST_FIT_POINTS:
+    limit = SHARE * seconds
+    whole = predicted_seconds(n, q, rates, strategy)
+    if whole <= limit or n <= FIRST_FIT_POINTS:
         return Plan(None, 0, f"all {n} values, predicted to take {whole:.2g} of {seconds:g} s")
     regions = min(most_regions, math.ceil(q / points_a_region))
     share = math.ceil(q / regions)
     m = FIRST_FIT_POINTS
-    while 2 * m <= n and regions * predicted_seconds(2 * m, share, rates) <= SHARE * seconds:
+    while 2 * m <= n and regions * predicted_seconds(2 * m, share, rates, strategy) <= limit:
         m *= 2
-    local = regions * predicted_seconds(m, share, rates)
+    local = regions * predicted_seconds(m, share, rates, strategy)
     return Plan(
         m,
         regions,
@@ -135,13 +140,15 @@ def plan_ask(
     )
 
 
-def plan_here(factory: SurrogateFactory, U: Tensor, n: int, q: int, seconds: float) -> Plan:
+def plan_here(
+    factory: SurrogateFactory, strategy: Strategy, U: Tensor, n: int, q: int, seconds: float
+) -> Plan:
     """Return the plan of an ask for q points among n values by a factory's models, by the rates of
     this machine as busy as it is; U (k, e) is where the values were observed,
     ``DIRECT_SOLVE_UP_TO`` of them or all.
     """
     X = U[:DIRECT_SOLVE_UP_TO].to(factory.device, factory.dtype)
-    return plan_ask(n, q, seconds, measure_rates(deepcopy(factory.kernel).to(X), X, q))
+    return plan_ask(n, q, seconds, measure_rates(deepcopy(factory.kernel).to(X), X, q), strategy)
 
 
 def end_of_fit(start: float, seconds: float) -> float:

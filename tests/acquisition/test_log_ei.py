@@ -16,14 +16,22 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from botorch.utils.multi_objective.box_decompositions.dominated import DominatedPartitioning
 from botorch.utils.multi_objective.hypervolume import Hypervolume
 from botorch.utils.multi_objective.pareto import is_non_dominated
+from botorch.utils.sampling import draw_sobol_normal_samples
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean
 from torch import Tensor
 
-from acquisition import AutoStrategy, LogEIStrategy, ParallelThompsonSampling, Request, Strategy
-from acquisition.log_ei import LogImprovement, _Improvement, _Posterior
+from acquisition import (
+    AutoStrategy,
+    LogEIStrategy,
+    ParallelThompsonSampling,
+    Request,
+    Strategy,
+    log_ei,
+)
+from acquisition.log_ei import LogImprovement, _Improvement, _Posterior, beside_the_best
 from acquisition.outcomes import Scalarisations
-from surrogates import PathwiseGP, gaussian_likelihood
+from surrogates import PathwiseGP, gaussian_likelihood, memory
 from surrogates.rules.data_set import DataSet
 from tests import problems
 from tests.acquisition.functions import linear
@@ -528,7 +536,8 @@ def test_joint_draws_have_the_covariance_of_the_posterior_at_any_output_scale(sc
     y = scale**0.5 * problems.normal(n)
     data = DataSet(X, y, scale * X.new_full((n,), noise), kernel, ConstantMean().double())
     posterior = _Posterior.of(data, X, y.unsqueeze(1), data.noise)
-    draws = torch.cat([posterior.draw(Q, 64, seed) for seed in range(64)], 1)
+    steps = [draw_sobol_normal_samples(len(Q), 64, seed=seed) for seed in range(64)]
+    draws = posterior.means(Q) + posterior.root(Q)[1] @ torch.cat(steps).to(Q).mT
     deviations = (draws - posterior.moments(Q)[0]) / scale**0.5
     covariance = deviations @ deviations.T / draws.shape[1]
     variance = expected.diagonal().clamp_min(0.0)
@@ -553,3 +562,46 @@ def test_a_batch_is_chosen_at_any_output_scale_beside_points_that_repeat(scale: 
     points = LogEIStrategy().generate(Request(model, 3, UNIT, generator, X_pending=pending))
     assert points.isfinite().all() and ((points >= 0.0) & (points <= 1.0)).all()
     assert len(points.unique(dim=0)) == 3
+
+
+def test_the_values_are_factorised_once_however_many_points_follow(spy: Any) -> None:
+    n = 40
+    seen = spy(log_ei, "jittered_cholesky")
+    LogEIStrategy().generate(replace(noisy_request(n), q=4))
+    sizes = [len(call.args[0]) for call in seen.call_args_list]
+    assert sum(size >= n for size in sizes) == 3  # with noise, given these values, and without
+    assert sum(size < n for size in sizes) == 3
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@torch.no_grad()
+def test_further_draws_give_what_all_values_give_together(repeated: bool) -> None:
+    X, further = problems.uniform(30, 3), problems.uniform(5, 3, seed=1)
+    kernel = problems.matern(2.5).double()
+    data = DataSet(X, problems.normal(30), torch.tensor(0.1), kernel, ConstantMean().double())
+    if repeated:
+        further[:2] = further[2]
+    noise = X.new_full((30,), 0.1)
+    steps = problems.normal(5, 4, seed=3)
+    found = _Posterior.of(data, X, data.y.unsqueeze(1), noise).beside(further, steps)
+    noise = torch.cat([noise, X.new_zeros(5)])
+    together = _Posterior.of(data, torch.cat([X, further]), found.Y, noise)
+    Z = problems.uniform(50, 3, seed=2)
+    for one, other in zip(found.moments(Z), together.moments(Z), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-7)
+
+
+def test_matrices_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = replace(noisy_request(), q=2)
+    LogEIStrategy().generate(request)
+    monkeypatch.setattr(memory, "available", lambda device: 7 * 40**2 * 8)
+    with pytest.raises(MemoryError, match=r"expected improvement on 40 values needs.*thompson"):
+        LogEIStrategy().generate(request)
+
+
+def test_near_points_are_found_without_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "pdist", None)
+    request = noisy_request()
+    assert len(beside_the_best(request)) == 1
+    near = request.model.train_inputs[0][:1] + 1e-5
+    assert len(beside_the_best(replace(request, X_pending=near))) == 0

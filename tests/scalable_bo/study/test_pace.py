@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from acquisition import FeasibleSet
+from acquisition.log_ei import LogEIStrategy, _Posterior
 from scalable_bo.modelling import fitting
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import FIRST_FIT_POINTS, fit_warped
@@ -147,6 +148,24 @@ def test_the_work_that_is_predicted_is_that_of_an_ask(
     products = work["combine"] + study.model.solution.epochs * n**2
     assert 0.5 < predicted_seconds(n, q, Rates(1.0, 0.0, 0.0)) / products < 2.0
     assert 0.5 < predicted_seconds(n, q, Rates(0.0, 1.0, 0.0)) / work["combine_rowwise"] < 2.0
+
+
+def test_the_work_that_is_predicted_of_expected_improvement_is_its_own(
+    monkeypatch: pytest.MonkeyPatch, spy: Any
+) -> None:
+    study = make_study(monkeypatch, 0.0, noisy(600), strategy="log-ei")
+    monkeypatch.setattr(pace, "measure_rates", lambda *_: Rates(0.0, 0.0, 1e-6))
+    seen = spy(_Posterior, "moments")
+    study.ask(3)
+    assert "the 250 values around each" in study.last_ask.choice
+    by_paths = make_study(monkeypatch, 0.0, noisy(600), strategy="thompson")
+    monkeypatch.setattr(pace, "measure_rates", lambda *_: Rates(0.0, 0.0, 1e-6))
+    by_paths.ask(3)
+    assert "all 600 values" in by_paths.last_ask.choice
+    num_chosen = 3 - ("the first beside" in study.last_ask.choice)
+    num_evaluated = sum(len(call.args[1]) for call in seen.call_args_list) / num_chosen
+    more, fewer = (predicted_seconds(600, q, Rates(0, 0, 1), LogEIStrategy()) for q in (2, 1))
+    assert 0.5 < (more - fewer) / 600**2 / num_evaluated < 2.0
 
 
 def test_a_fit_ends_soon_after_its_deadline_with_what_it_has() -> None:
