@@ -56,8 +56,8 @@ class LeagueCommand(Benchmark):
     def plan(self) -> BenchmarkPlan:
         require("pandas", extra="league", user="`python -m benchmarks.league`")
 
-        from benchmarks.league.league_tables import LEAGUE
         from benchmarks.league.registry import missing_packages
+        from benchmarks.league.standings import LEAGUE
         from benchmarks.league.subsets import plan_league
         from benchmarks.league.tasks import missing_package
 
@@ -86,8 +86,7 @@ class LeagueCommand(Benchmark):
 
 def print_standings(records: list[Record]) -> None:
     """Print how the optimisers of each division did."""
-    from benchmarks.league.league_tables import standing_rows
-    from benchmarks.league.standings import divisions
+    from benchmarks.league.standings import divisions, standing_rows
 
     numbers = (
         *("rank", "prob-\nlems", "≤ 1.2\n× best", "< 1/3\nof it", "behind\nSobol"),
