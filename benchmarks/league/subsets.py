@@ -14,21 +14,11 @@ from surrogates import checks
 
 # The strategies of a study that a league is about by default: its own choice
 OURS = ("auto",)
-SMALL_PEERS = (
-    "optuna-gp",
-    "optuna-tpe",
-    "optuna-cmaes",
-    "botorch-qlognei",
-    "botorch-turbo",
-    "cma",
-    "sobol",
-)
 # Those that need no joint search of a batch, nor the marginal likelihood of thousands of points
 LARGE_PEERS = ("optuna-tpe", "optuna-cmaes", "botorch-turbo", "cma", "sobol")
+SMALL_PEERS = ("optuna-gp", "botorch-qlognei", *LARGE_PEERS)
 HUGE_PEERS = ("optuna-cmaes", "cma", "sobol")
-FRONT_SEEKERS = (
-    *("auto", "optuna-gp", "optuna-tpe", "optuna-nsga2", "botorch-qlognehvi", "sobol"),
-)
+FRONT_SEEKERS = ("auto", "optuna-gp", "optuna-tpe", "optuna-nsga2", "botorch-qlognehvi", "sobol")
 VALLEYS = (
     *("valley-3-1e2", "valley-3-1e4", "valley-4-1e6", "valley-5-1e3", "valley-6-1e2"),
     *("valley-6-1e4", "valley-7-1e6", "valley-8-1e3", "valley-8-1e5", "valley-10-1e4"),
