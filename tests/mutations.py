@@ -96,7 +96,7 @@ MUTANTS = (
         "A.add_(V, alpha=0.0)",
         SOLVERS,
     ),
-    Mutant("surrogates/solvers/acceleration.py", "1.0 / (1.0 + gamma * nu)", "0.5", SOLVERS),
+    Mutant("surrogates/solvers/sketch_and_project.py", "1.0 / (1.0 + gamma * nu)", "0.5", SOLVERS),
     Mutant(SOLVED, "solve(own_block, gap).value", "solve(own_block, 0.0 * gap).value", MODELS),
     Mutant(
         SOLVED,

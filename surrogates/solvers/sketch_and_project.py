@@ -10,7 +10,6 @@ from torch import Tensor
 
 from surrogates import checks, memory
 from surrogates.operators.rates import factorisation_advantage
-from surrogates.solvers.acceleration import Momentum, accelerate
 from surrogates.solvers.blocks import DeterminantalSampler, LeverageSampler, RowSampler
 from surrogates.solvers.cells import Cells
 from surrogates.solvers.epochs import STEP_REDUCTION, EpochMonitor, describe_reduction
@@ -24,7 +23,7 @@ from surrogates.systems.preconditioners import (
     Preconditioner,
     largest_eigenvalue,
 )
-from surrogates.systems.system import KernelSystem, LinearSystem, require_blocks
+from surrogates.systems.system import KernelSystem, LinearSystem, Rows, require_blocks
 
 CPU = torch.device("cpu")
 
@@ -34,6 +33,29 @@ SAMPLERS: dict[str, Callable[[KernelSystem, torch.Generator], RowSampler]] = {
     "leverage": LeverageSampler.of,
     "dpp": DeterminantalSampler.of,
 }
+
+
+@dataclass
+class Momentum(State):
+    """Nesterov's two further sequences, and the parameters of each column, if accelerated."""
+
+    V: Tensor  # (n, s)
+    Z: Tensor  # (n, s), where the gradient is taken
+    mu: Tensor  # (s,) assumed strong convexity
+
+    @classmethod
+    def start(cls, initial: Tensor, mu: float) -> Self:
+        """Return the momentum of a run from ``initial`` (n, s), which has none."""
+        return cls(initial.clone(), initial.clone(), initial.new_full(initial.shape[1:], mu))
+
+    def restarted(self, columns: Tensor, W: Tensor, mu: float) -> Self:
+        """Return the momentum whose marked ``columns`` (s,) begin again at W, with another μ."""
+        return replace(
+            self,
+            V=torch.where(columns, W, self.V, out=self.V),
+            Z=torch.where(columns, W, self.Z, out=self.Z),
+            mu=torch.where(columns, mu, self.mu),
+        )
 
 
 @dataclass
@@ -336,6 +358,21 @@ class SketchAndProject(IterativeSolver[KernelSystem, Blocks, SketchAndProjectSta
         if smallest < min(n, self.preconditioner.rank or 0):
             notes.append(f"`rank` is reduced to {smallest}, the size of the smallest block")
         return "; ".join(filter(None, notes))
+
+
+def accelerate(
+    rows: Rows, W: Tensor, momentum: Momentum, index: Tensor, D: Tensor, nu: float
+) -> tuple[Tensor, Momentum]:
+    """Return Nesterov's new W, V and Z for the block step D (b, s) on the rows ``index``."""
+    V = momentum.V
+    Z = momentum.Z
+    mu = momentum.mu
+    beta = 1.0 - (mu / nu).sqrt()
+    gamma = 1.0 / (mu * nu).sqrt()
+    alpha = 1.0 / (1.0 + gamma * nu)
+    V = rows.add(V.mul_(beta).addcmul_(Z, 1.0 - beta), index, D * gamma, alpha=-1.0)
+    W = rows.add(W.copy_(Z), index, D, alpha=-1.0)
+    return W, replace(momentum, V=V, Z=torch.lerp(W, V, alpha, out=Z))
 
 
 def default_block_size(

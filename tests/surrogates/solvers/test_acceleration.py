@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from surrogates.solvers.acceleration import Momentum, accelerate
+from surrogates.solvers.sketch_and_project import Momentum, accelerate
 from tests import problems
 
 N = 60
