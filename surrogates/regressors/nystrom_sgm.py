@@ -29,6 +29,7 @@ from surrogates.operators.tiles import spans, tile_side
 from surrogates.regressors.nystrom_steps import (
     Rows,
     Schedule,
+    approximate_leverage_scores,
     descend,
     flattening,
     inverse_root,
@@ -36,7 +37,6 @@ from surrogates.regressors.nystrom_steps import (
 )
 from surrogates.restoring import restored_on_failure
 from surrogates.solvers.blocks import draw_without_replacement
-from surrogates.systems.leverage import approximate_leverage_scores
 
 SUBSETS = ("uniform", "leverage")
 REGIMES = ("I", "II", "III", "IV")

@@ -1,5 +1,5 @@
-"""Stochastic gradient steps in a Nyström subspace: their schedule, the descent, and the coordinates
-that it runs in.
+"""Stochastic gradient steps in a Nyström subspace: its centres by ridge leverage scores, schedules,
+the descent, and the coordinates that it runs in.
 
 Notation: Z (m, d) centres among n data, K_mm = k(Z, Z) of rank r, R (m, r) with R Rᵀ = K_mm⁺, Φ (n,
 r) features, y (n,) targets, κ² = max k(x, x), step size η, batch size b.
@@ -10,9 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
-from surrogates.operators.tiles import Index
+from surrogates import memory
+from surrogates.operators.kernel_matrix import kernel_operator
+from surrogates.operators.linalg import jittered_cholesky
+from surrogates.operators.tiles import Index, spans, tile_side
 
 Rows = Callable[[Index], Tensor]  # gives the rows Φ_j of indices j
 
@@ -142,3 +146,42 @@ def flattening(features: Tensor, batch_size: int) -> Tensor:
     top = vectors[: k + 1]
     identity = torch.eye(features.shape[1], dtype=features.dtype, device="cpu")
     return identity - top.mT @ ((1.0 - scales).unsqueeze(1) * top)
+
+
+def approximate_leverage_scores(
+    kernel: Kernel, X: Tensor, sketch: Tensor, regularization: float
+) -> Tensor:
+    """Return approximations (n,) of the ridge leverage scores diag(K (K + λ n I)⁻¹), K = k(X, X),
+    which say how much each of n data matters to a regression, from a uniform sketch S of p data, in
+    O(n p²):
+
+        (k(x, x) − k(x, S) (K_SS + λ p I)⁻¹ k(S, x)) / (λ n),   at most 1; exact if p = n.
+
+    A point that the sketch represents badly gets a high score, so that it is drawn.
+
+    Args:
+        X: (n, d).
+        sketch: the indices S (p,), distinct.
+        regularization: λ, above 0.
+
+    References:
+        Rudi, Calandriello, Carratino, Rosasco (2018), "On Fast Leverage Score Sampling and Optimal
+        Learning", with uniform weights.
+    """
+    p = len(sketch)
+    n = len(X)
+    block = kernel_operator(kernel, X[sketch]).to_dense().clone()
+    block.diagonal().add_(regularization * p)
+    factor, _ = jittered_cholesky(block, overwrite=True)
+
+    def missed(size: int) -> Tensor:
+        parts = []
+        for part in spans(n, size):
+            half = torch.linalg.solve_triangular(
+                factor, kernel_operator(kernel, X[sketch], X[part]).to_dense(), upper=False
+            )
+            parts.append(kernel(X[part], diag=True) - half.square().sum(0))
+        return torch.cat(parts)
+
+    scores = memory.halving(missed, tile_side(X.device), "A part") / (regularization * n)
+    return scores.clamp(torch.finfo(X.dtype).eps, 1.0)

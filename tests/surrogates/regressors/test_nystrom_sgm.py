@@ -16,8 +16,13 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from surrogates import NystromSGM
 from surrogates.operators.tiles import StationaryTiles
-from surrogates.regressors.nystrom_steps import descend, flattening, inverse_root, regime_schedule
-from surrogates.systems.leverage import approximate_leverage_scores
+from surrogates.regressors.nystrom_steps import (
+    approximate_leverage_scores,
+    descend,
+    flattening,
+    inverse_root,
+    regime_schedule,
+)
 from tests import problems
 from tests.refusals import assert_refused
 

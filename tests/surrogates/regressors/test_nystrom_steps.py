@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from surrogates.operators import tiles
-from surrogates.systems import leverage
-from surrogates.systems.leverage import approximate_leverage_scores
+from surrogates.regressors import nystrom_steps
+from surrogates.regressors.nystrom_steps import approximate_leverage_scores
 from tests import problems
 
 X = problems.uniform(200, 2)
@@ -21,7 +21,7 @@ def test_when_memory_runs_out_scores_come_in_smaller_parts(
 ) -> None:
     sketch = torch.arange(0, 200, 8)
     expected = approximate_leverage_scores(KERNEL, X, sketch, REGULARIZATION)
-    evaluate = leverage.kernel_operator
+    evaluate = nystrom_steps.kernel_operator
     tried = []
 
     def limited(kernel: Any, *points: Any) -> Any:
@@ -31,7 +31,7 @@ def test_when_memory_runs_out_scores_come_in_smaller_parts(
         return evaluate(kernel, *points)
 
     monkeypatch.setitem(tiles.TILE_SIDE, "cpu", 128)
-    monkeypatch.setattr(leverage, "kernel_operator", limited)
+    monkeypatch.setattr(nystrom_steps, "kernel_operator", limited)
     torch.testing.assert_close(
         approximate_leverage_scores(KERNEL, X, sketch, REGULARIZATION), expected
     )
