@@ -27,8 +27,7 @@ from optuna.trial import TrialState
 
 from acquisition import STRATEGIES, ParallelThompsonSampling, Request
 from scalable_bo.integrations import chooser
-from scalable_bo.integrations.encoding import TrialSpace
-from scalable_bo.integrations.optuna import ThompsonSampler
+from scalable_bo.integrations.optuna import ThompsonSampler, TrialSpace
 from scalable_bo.modelling import fitting
 from tests.acquisition.random_points import RandomPoints
 
