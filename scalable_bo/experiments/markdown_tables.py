@@ -82,7 +82,8 @@ def regression_table(records: Sequence[Record]) -> str:
         group = _one_a_split([r for r in records if r["settings"].get("noise") == noise])
         which = "of the given hyperparameters" if noise is None else exact(noise)
         text += ["", f"## Noise variance {which}"]
-        data = sorted(set(map(_data, group)), key=_data_order)
+        found = set(map(_data, group))
+        data = [*filter(found.__contains__, DATA_SETS), *sorted(found.difference(DATA_SETS))]
         for metric, title, digits in _METRICS:
             rows = _metric_rows(group, data, metric, digits)
             if rows:
@@ -143,10 +144,6 @@ def _data(record: Record) -> str:
     """Return the data set's name, and of a user's table the beginning of its digest, too."""
     settings = record["settings"]
     return f"{settings['data']} {settings.get('sha256', '')[:8]}".rstrip()
-
-
-def _data_order(name: str) -> tuple[int, str]:
-    return (DATA_SETS.index(name) if name in DATA_SETS else len(DATA_SETS), name)
 
 
 def mean_with_error(values: list[float], digits: int) -> str:

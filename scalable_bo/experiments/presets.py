@@ -85,11 +85,7 @@ class ThompsonPreset:
             raise ValueError(f"`smoothness` must be 0.5, 1.5 or 2.5, got {self.smoothness}.")
         if self.dtype not in ("float32", "float64"):
             raise ValueError(f"`dtype` must be float32 or float64, got {self.dtype!r}.")
-        if self.candidate_weights not in ("corrected", "published"):
-            raise ValueError(
-                "`candidate_weights` must be corrected or published, got"
-                f" {self.candidate_weights!r}."
-            )
+        checks.one_of("candidate_weights", self.candidate_weights, ("corrected", "published"))
         if self.share_features and self.path_features != self.target_features:
             raise ValueError(
                 f"`path_features` must equal `target_features` = {self.target_features} when they"

@@ -98,8 +98,7 @@ class ThompsonCell(Cell[None]):
             checks.one_of("solver", self.solver, (*SOLVERS, SVGP))
         if not (math.isfinite(self.lengthscale) and self.lengthscale > 0):
             raise ValueError(f"`lengthscale` must be positive and finite, got {self.lengthscale}.")
-        if self.seed < 0:
-            raise ValueError(f"`seed` must be at least 0, got {self.seed}.")
+        checks.fields(self, ["seed"], checks.integer, 0)
 
     @property
     def name(self) -> str:

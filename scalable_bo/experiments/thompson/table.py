@@ -49,20 +49,18 @@ def comparable(records: Sequence[Record]) -> dict[tuple[str, float], list[Record
         if record["rounds"]:
             settings = record["settings"]
             groups.setdefault((settings["solver"], settings["lengthscale"]), []).append(record)
-    return {key: _alike(group) for key, group in groups.items()}
-
-
-def _alike(runs: list[Record]) -> list[Record]:
-    chosen = [run for run in runs if run["complete"]] or runs
-    common = min(len(run["rounds"]) for run in chosen)
-    return [
-        run
-        | {
-            "rounds": run["rounds"][:common],
-            "random_search": {"rounds": run["random_search"]["rounds"][:common]},
-        }
-        for run in chosen
-    ]
+    for key, runs in groups.items():
+        chosen = [run for run in runs if run["complete"]] or runs
+        common = slice(min(len(run["rounds"]) for run in chosen))
+        groups[key] = [
+            run
+            | {
+                "rounds": run["rounds"][common],
+                "random_search": {"rounds": run["random_search"]["rounds"][common]},
+            }
+            for run in chosen
+        ]
+    return groups
 
 
 def solver_and_progress(runs: Sequence[Record]) -> str:
@@ -75,26 +73,26 @@ def solver_and_progress(runs: Sequence[Record]) -> str:
 
 def summarise(records: Sequence[Record]) -> list[Summary]:
     """Summarise the comparable runs of one preset; seconds are means over rounds and seeds."""
-    return [_summary(lengthscale, runs) for (_, lengthscale), runs in comparable(records).items()]
-
-
-def _summary(lengthscale: float, runs: list[Record]) -> Summary:
-    best = [run["rounds"][-1]["best_noiseless"] for run in runs]
-    random = [run["random_search"]["rounds"][-1]["best_noiseless"] for run in runs]
-    rounds = [entry for run in runs for entry in run["rounds"]]
-    residuals = [entry["residual"] for entry in rounds if entry["residual"] is not None]
-    improvement = [100 * (b - r) / abs(r) for b, r in zip(best, random, strict=True)]
-    return Summary(
-        name=solver_and_progress(runs),
-        lengthscale=lengthscale,
-        num_seeds=len(runs),
-        best_noiseless=mean_and_error(best),
-        random_search=mean_and_error(random),
-        improvement=mean_and_error(improvement),
-        worst_residual=max(residuals, default=None),
-        seconds_solve=statistics.fmean(entry["seconds_solve"] for entry in rounds),
-        seconds_acquisition=statistics.fmean(entry["seconds_acquisition"] for entry in rounds),
-    )
+    summaries = []
+    for (_, lengthscale), runs in comparable(records).items():
+        best = [run["rounds"][-1]["best_noiseless"] for run in runs]
+        random = [run["random_search"]["rounds"][-1]["best_noiseless"] for run in runs]
+        rounds = [entry for run in runs for entry in run["rounds"]]
+        residuals = [entry["residual"] for entry in rounds if entry["residual"] is not None]
+        improvement = [100 * (b - r) / abs(r) for b, r in zip(best, random, strict=True)]
+        summary = Summary(
+            name=solver_and_progress(runs),
+            lengthscale=lengthscale,
+            num_seeds=len(runs),
+            best_noiseless=mean_and_error(best),
+            random_search=mean_and_error(random),
+            improvement=mean_and_error(improvement),
+            worst_residual=max(residuals, default=None),
+            seconds_solve=statistics.fmean(entry["seconds_solve"] for entry in rounds),
+            seconds_acquisition=statistics.fmean(entry["seconds_acquisition"] for entry in rounds),
+        )
+        summaries.append(summary)
+    return summaries
 
 
 def thompson_table(records: Sequence[Record]) -> str:
