@@ -89,10 +89,7 @@ class TrustRegion:
         Raises:
             TypeError, ValueError: if ``Y_new`` is not a tensor of one value or more.
         """
-        if not isinstance(Y_new, Tensor):
-            raise TypeError(
-                f"`Y_new` must be a torch.Tensor, got {type(Y_new).__name__}. Use torch.as_tensor."
-            )
+        checks.tensor("Y_new", Y_new)
         if not Y_new.numel() or Y_new.ndim > 2 or (Y_new.ndim == 2 and Y_new.shape[1] != 1):
             raise ValueError(
                 f"`Y_new` must have shape (q,) or (q, 1) with q ≥ 1, got {tuple(Y_new.shape)}."

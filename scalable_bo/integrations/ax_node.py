@@ -59,9 +59,13 @@ class ThompsonNode(GenerationNode):
     ) -> GeneratorRun | None:
         """Return a generator run of one arm from the batch, or of n arms."""
         failed = _failed(experiment)
+        pending = pending_observations
+        if failed:
+            known = pending or {}
+            pending = {name: [*known.get(name, []), *failed] for name in experiment.metrics}
         options: dict[str, Any] = {
             "experiment": experiment,
-            "pending_observations": _with_failed(experiment, pending_observations, failed),
+            "pending_observations": pending,
             "skip_fit": skip_fit,
             "data": data,
             "fixed_features": fixed_features,
@@ -112,16 +116,6 @@ def _failed(experiment: Experiment) -> list[ObservationFeatures]:
         for arm in trial.arms
         if experiment.search_space.check_membership(arm.parameters)
     ]
-
-
-def _with_failed(
-    experiment: Experiment,
-    pending: dict[str, list[ObservationFeatures]] | None,
-    failed: list[ObservationFeatures],
-) -> dict[str, list[ObservationFeatures]] | None:
-    if not failed:
-        return pending
-    return {name: [*(pending or {}).get(name, []), *failed] for name in experiment.metrics}
 
 
 def _one_arm_each(run: GeneratorRun) -> list[GeneratorRun]:

@@ -164,9 +164,7 @@ class Space:
                 f"The space must have the `version` {VERSION}, got {found.version!r}. Install the"
                 " scalable_bo that wrote it."
             )
-        params: dict[str, Any] = {}
-        for name, value in found.parameters.items():
-            params[name] = read_parameter(value, f"{place}.{name}")
+        params = {n: read_parameter(value, f"{place}.{n}") for n, value in found.parameters.items()}
         constraints = [
             read_constraint(table, f"constraints.{number}", load)
             for number, table in enumerate(found.constraints)
