@@ -324,8 +324,10 @@ def covariance_of(kernel: Kernel) -> Callable[[Kernel, Tensor], Tensor]:
     """
     if kind_of(kernel) is AdditiveKernel:
         return partial(_summed, [covariance_of(part) for part in kernel.kernels])
-    if _is_of_main_effects(kernel):
-        return _of_main_effects
+    if type(kernel) is ScaleKernel and not kernel.batch_shape and kernel.active_dims is None:
+        effects = kernel.base_kernel
+        if type(effects) is MainEffectsKernel and effects.active_dims is None:
+            return _of_main_effects
     form = StationaryKernel.of(kernel)
     if form is None or PROFILES[form.profile].nu < 1.0:
         return _evaluated
@@ -358,13 +360,6 @@ def _stationary(profile: str, active_dims: Tensor | None, kernel: Kernel, X: Ten
     X = X if active_dims is None else X[..., active_dims]
     lengthscale = kernel.lengthscale.reshape(-1)
     return _StationaryCovariance.apply(X, lengthscale, outputscale, profile)
-
-
-def _is_of_main_effects(kernel: Kernel) -> bool:
-    if type(kernel) is not ScaleKernel or kernel.batch_shape or kernel.active_dims is not None:
-        return False
-    effects = kernel.base_kernel
-    return type(effects) is MainEffectsKernel and effects.active_dims is None
 
 
 class _StationaryCovariance(torch.autograd.Function):

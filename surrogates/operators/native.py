@@ -127,7 +127,13 @@ def values(
     """Return outputscale · κ(X, Z), (m, n), written to ``out``, contiguous, if that is given."""
     X = _points(X, Z)
     m, d = X.shape
-    out = X.new_empty(m, Z.count) if out is None else _room(out, X, (m, Z.count))
+    shape = (m, Z.count)
+    out = X.new_empty(shape) if out is None else out
+    if out.shape != shape or out.dtype != X.dtype or not out.is_contiguous():
+        raise ValueError(
+            f"`out` must be contiguous {X.dtype} of shape {shape}, got {out.dtype} of"
+            f" shape {tuple(out.shape)} and strides {out.stride()}."
+        )
     arguments = (d, Z.count, X, Z.numbers, outputscale.item(), out)
     _by_rows("values", X.dtype, (PROFILES.index(profile),), arguments, m, Z.count)
     return out
@@ -194,15 +200,6 @@ def _points(X: Tensor, Z: Panels) -> Tensor:
             f" compared with, got {X.dtype} of shape {tuple(X.shape)} on the {X.device}."
         )
     return X.contiguous()
-
-
-def _room(out: Tensor, like: Tensor, shape: Sequence[int]) -> Tensor:
-    if out.shape != shape or out.dtype != like.dtype or not out.is_contiguous():
-        raise ValueError(
-            f"`out` must be contiguous {like.dtype} of shape {tuple(shape)}, got {out.dtype} of"
-            f" shape {tuple(out.shape)} and strides {out.stride()}."
-        )
-    return out
 
 
 def _by_rows(
