@@ -167,7 +167,8 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         for c in self._descend(rows, (data, targets[:n]), step_sizes, **settings):
             path.append(c)
             errors.append((held_rows @ c - targets[n:].unsqueeze(1)).square().mean(0))
-            if search and _has_ended(errors):
+            # As many passes again, and 20, that have brought no smaller error
+            if search and len(errors) >= 2 * _last_improvement(errors) + 20:
                 break
         else:
             if search:
@@ -304,7 +305,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         # Shares of half the longest step at which the iteration is stable
         return torch.tensor([1.0, 0.25, 0.0625], dtype=torch.float64, device="cpu") / curvature
 
-    def _plan(self, X: Tensor) -> "Schedule":
+    def _plan(self, X: Tensor) -> Schedule:
         assert self.regime is not None
         return regime_schedule(
             self.regime, len(X), self.source_exponent, self.capacity_exponent, self._kernel_bound(X)
@@ -396,8 +397,3 @@ def _last_improvement(errors: list[Tensor], share: float = 1e-2) -> int:
             lowest = error.min().item()
             last = number
     return last
-
-
-def _has_ended(errors: list[Tensor], beyond: int = 20) -> bool:
-    """Return whether as many passes again, and ``beyond``, have brought no smaller error."""
-    return len(errors) >= 2 * _last_improvement(errors) + beyond

@@ -83,8 +83,7 @@ def _own_device(backend: str) -> torch.device:
 def own_rows(n: int, group: dist.ProcessGroup | None = None) -> slice:
     """Return the rows of n that are this process's, where all get equally many, or one more."""
     n = checks.positive_int("n", n)
-    rank, size = place(group)
-    return share(n, rank, size)
+    return share(n, *place(group))
 
 
 def shares(name: str, number: int) -> slice:
