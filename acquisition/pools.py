@@ -23,7 +23,7 @@ from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, TooFewCandida
 from surrogates import checks, memory
 from surrogates.operators.tiles import spans
 
-_PLAIN = ({bool}, {int}, {float}, {str})  # labels of one of these types are an array of it
+_PLAIN = ({bool}, {int}, {float}, {str})  # an array keeps labels that are all of one of these
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,15 +315,10 @@ def _checked(pool: Iterable[Any], like: Tensor) -> Iterator[tuple[Tensor, Any]]:
             )
         labelled = labels is not None
         if labels is not None and not isinstance(labels, Tensor):
-            labels = _label_array(labels)
+            if isinstance(labels, list | tuple) and {*map(type, labels)} not in _PLAIN:
+                labels = np.fromiter(labels, dtype=object, count=len(labels))
+            labels = np.asarray(labels)
         yield points, labels
-
-
-def _label_array(labels: Any) -> Any:
-    """Return labels as an array (c,), of objects if another would change them."""
-    if isinstance(labels, list | tuple) and {*map(type, labels)} not in _PLAIN:
-        return np.fromiter(labels, dtype=object, count=len(labels))
-    return np.asarray(labels)
 
 
 def _part_points(points: Any, dim: int, number: int) -> Tensor:
