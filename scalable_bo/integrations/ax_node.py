@@ -58,7 +58,12 @@ class ThompsonNode(GenerationNode):
         **kwargs: Any,
     ) -> GeneratorRun | None:
         """Return a generator run of one arm from the batch, or of n arms."""
-        failed = _failed(experiment)
+        failed = [
+            ObservationFeatures.from_arm(arm, trial_index=trial.index)
+            for trial in experiment.trials_by_status[TrialStatus.FAILED]
+            for arm in trial.arms
+            if experiment.search_space.check_membership(arm.parameters)
+        ]
         pending = pending_observations
         if failed:
             known = pending or {}
@@ -109,15 +114,6 @@ def node_to_dict(node: ThompsonNode) -> dict[str, Any]:
     }
 
 
-def _failed(experiment: Experiment) -> list[ObservationFeatures]:
-    return [
-        ObservationFeatures.from_arm(arm, trial_index=trial.index)
-        for trial in experiment.trials_by_status[TrialStatus.FAILED]
-        for arm in trial.arms
-        if experiment.search_space.check_membership(arm.parameters)
-    ]
-
-
 def _one_arm_each(run: GeneratorRun) -> list[GeneratorRun]:
     """Return a run for each arm of ``run``, with its part; settings and space are shared."""
     parts = []
@@ -125,9 +121,17 @@ def _one_arm_each(run: GeneratorRun) -> list[GeneratorRun]:
         part = copy(run)
         part._arm_weight_table = OrderedDict()
         part.add_arm(arm)
-        part._model_predictions = (
-            None if run.model_predictions is None else _prediction(run.model_predictions, i)
-        )
+        if run.model_predictions is not None:
+            # Of this arm alone, in Ax's nested dictionaries of lists
+            means, covariances = run.model_predictions
+            part._model_predictions = (
+                {metric: [values[i]] for metric, values in means.items()},
+                covariances
+                and {
+                    metric: {other: [values[i]] for other, values in row.items()}
+                    for metric, row in covariances.items()
+                },
+            )
         part._gen_metadata = dict(run.gen_metadata or {})
         if values := part._gen_metadata.get(Keys.EXPECTED_ACQF_VAL):
             part._gen_metadata[Keys.EXPECTED_ACQF_VAL] = [values[i]]
@@ -137,16 +141,3 @@ def _one_arm_each(run: GeneratorRun) -> list[GeneratorRun]:
         }
         parts.append(part)
     return parts
-
-
-def _prediction(predictions: Any, i: int) -> Any:
-    """Return the means and covariances of arm i alone, in Ax's nested dictionaries of lists."""
-    means, covariances = predictions
-    return (
-        {metric: [values[i]] for metric, values in means.items()},
-        covariances
-        and {
-            metric: {other: [values[i]] for other, values in row.items()}
-            for metric, row in covariances.items()
-        },
-    )
