@@ -170,17 +170,16 @@ def _minimax(penalty: float) -> FitMethod:
     }
 
 
-_SCGD: FitMethod = (
-    fit_finite_features,
-    lambda cell: {
-        "batch_size": cell.batch_size,
-        "num_steps": cell.num_steps,
-        "learning_rate": 0.1,
-        "step_decay": 0.3,
-    },
-)
 OF_FEATURES: dict[str, FitMethod] = {
-    "scgd": _SCGD,
+    "scgd": (
+        fit_finite_features,
+        lambda cell: {
+            "batch_size": cell.batch_size,
+            "num_steps": cell.num_steps,
+            "learning_rate": 0.1,
+            "step_decay": 0.3,
+        },
+    ),
     **{f"minimax-{penalty}": _minimax(float(penalty)) for penalty in (0, 1, 10, 100, 1000)},
     "exact-features": (fit_exact, lambda cell: {}),
 }

@@ -116,12 +116,11 @@ def _metric_rows(
 
 
 def _published_rows(data: list[str], noise: float | None, metric: str) -> list[list[str]]:
-    rows = []
-    for entry in PUBLISHED:
-        if entry.metric == metric and entry.noise == noise and set(data) & set(DATA_SETS):
-            cells = [entry.values.get(name, "–") for name in data]
-            rows.append([f"*{entry.method} ({entry.source})*", *cells])
-    return rows
+    return [
+        [f"*{entry.method} ({entry.source})*", *(entry.values.get(name, "–") for name in data)]
+        for entry in PUBLISHED
+        if entry.metric == metric and entry.noise == noise and set(data) & set(DATA_SETS)
+    ]
 
 
 def _one_a_split(records: list[Record]) -> list[Record]:

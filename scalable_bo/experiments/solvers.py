@@ -129,7 +129,10 @@ def solver_for(
     solver = make_solver(name)
     settings: dict[str, Any]
     if isinstance(solver, CG):
-        settings = _cg(n, cg)
+        low_rank = _PRECONDITIONERS[cg.preconditioner]
+        preconditioner = low_rank() if cg.rank is None else low_rank(rank=min(cg.rank, n))
+        settings = {"preconditioner": preconditioner, "tolerance": cg.tolerance}
+        settings |= _iterations(cg, 1.0 if cg.preconditioner == "gaussian" else (cg.rank or 0) / n)
     elif isinstance(solver, SDD):
         step_size = sdd.step_size if solver.step_size is None else solver.step_size
         settings = {"step_size": step_size} | _stochastic(n, sdd)
@@ -155,13 +158,6 @@ def solver_for(
     if isinstance(solver, IterativeSolver):
         settings["keep_descent"] = True  # what a method has within a budget is what is compared
     return replace(solver, **settings)  # type: ignore[type-var]  # every solver is a dataclass
-
-
-def _cg(n: int, cg: CGBudget) -> dict[str, Any]:
-    low_rank = _PRECONDITIONERS[cg.preconditioner]
-    preconditioner = low_rank() if cg.rank is None else low_rank(rank=min(cg.rank, n))
-    budget = _iterations(cg, 1.0 if cg.preconditioner == "gaussian" else (cg.rank or 0) / n)
-    return {"preconditioner": preconditioner, "tolerance": cg.tolerance} | budget
 
 
 def _iterations(cg: CGBudget, set_up: float = 0.0) -> dict[str, float]:
