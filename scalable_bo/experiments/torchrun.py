@@ -27,7 +27,6 @@ from surrogates.atomic import write_atomically
 from surrogates.solvers.registry import SOLVERS
 from surrogates.systems.processes import bytes_of_first, own_rows, processes
 from surrogates.systems.shared import DistributedKernelSystem
-from surrogates.systems.shared_rows import SharedRows
 
 
 def num_processes() -> int:
@@ -46,11 +45,6 @@ def check_methods(names: Sequence[str]) -> None:
             f"`solver` must be one whose rows several processes can share, got {unfit[0]!r}. Use"
             " auto, or start one process."
         )
-
-
-def sum_of_all(values: Tensor) -> Tensor:
-    """Return the sum of the values that the processes have."""
-    return values if num_processes() == 1 else SharedRows(1, values.device).sum(values)
 
 
 @contextmanager

@@ -53,6 +53,7 @@ from scalable_bo.experiments.regression.methods import (
 )
 from scalable_bo.experiments.solvers import name_of
 from surrogates import PathwiseGP, Solver, UnsolvedWarning, checks, fit_sample
+from surrogates.systems.shared_rows import SharedRows
 
 Loaded = tuple[RegressionData, Hyperparameters]
 
@@ -258,8 +259,8 @@ class RegressionCell(Cell[Loaded]):
             means = paths.mean(test_X).double()
             mean, nll = means.cpu(), None
             if not self.mean_only:
-                squares = torchrun.sum_of_all((paths(test_X).double() - means).square().sum(0))
-                variance = squares.cpu() / self.num_paths + noise
+                squares = (paths(test_X).double() - means).square().sum(0)
+                variance = SharedRows(1, squares.device).sum(squares).cpu() / self.num_paths + noise
                 nll = negative_log_likelihood(found.test_y, mean, variance)
         predicted = time.perf_counter()
         yield {
