@@ -68,8 +68,6 @@ class Run:
 
 
 class _Loop:
-    """A run that goes on."""
-
     def __init__(self, run: Run, bar: RoundProgress) -> None:
         self._run = run
         self._study = run.study

@@ -74,7 +74,7 @@ class Team:
         word = torch.zeros((), dtype=torch.uint8, device="cpu")
         with contact(dist.get_rank(), self.size, self._group):
             dist.recv(word, group_src=0, group=self._group)
-        _acknowledge()
+        of_all([0])  # acknowledges it
         if not word:
             return None
         message = bytes_of_first(None)
@@ -91,21 +91,16 @@ class Team:
         """Tell the others whether a job comes, and wait until they have heard it.
 
         A process that stands still may never receive the word, which itself may take as long as
-        it likes: the acknowledgement may not.
+        it likes: the acknowledgement may take the timeout of the default group.
         """
         word = torch.tensor(job, dtype=torch.uint8, device="cpu")
         with contact(0, self.size, self._group):
             others = range(1, self.size)
             sent = [dist.isend(word, group_dst=rank, group=self._group) for rank in others]
-            _acknowledge()
+            of_all([0])
             for work in sent:
                 assert work is not None  # to a process of the group
                 work.wait()
-
-
-def _acknowledge() -> None:
-    """Wait for all processes, for as long as the timeout of the default group."""
-    of_all([0])
 
 
 def make_job(request: Request, part: Part) -> dict[str, Tensor]:
