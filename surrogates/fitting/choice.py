@@ -267,10 +267,10 @@ def _warn_of_bounds(model: SingleTaskGP) -> bool:
         for part, _, _ in lengthscale_limits(likeliest.covar_module, found.X)
     )
     warn(
-        "`model.covar_module` must allow shorter lengthscales: the data are at least"
+        "`model.covar_module` must allow other lengthscales: the data are at least"
         f" {nats:.0f} nats likelier at {shortest:.1e} than at the best within its bounds, as they"
-        " are where inputs lie in clusters. Use a kernel without such bounds,"
-        f" `ScaleKernel(RBFKernel(ard_num_dims={found.X.shape[1]}))`, or spread the inputs.",
+        " are where inputs lie in clusters, or in large units. Use a kernel without such bounds,"
+        f" `ScaleKernel(RBFKernel(ard_num_dims={found.X.shape[1]}))`, or scale the inputs.",
         FineStructureWarning,
     )
     return True

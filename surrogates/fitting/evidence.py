@@ -18,7 +18,7 @@ from surrogates.fitting.batched import BatchedGP, log_normal
 from surrogates.fitting.neighbours import Neighbours
 from surrogates.operators.forms import batched_cholesky
 from surrogates.rules.hyperparameters import training_data
-from surrogates.rules.limits import INFERRED_NOISE, RESOLUTION, lengthscale_limits
+from surrogates.rules.limits import INFERRED_NOISE, RESOLUTION, assign, lengthscale_limits
 
 NEEDED = 2.0  # standard errors by which one model must predict better than another to replace it
 
@@ -193,7 +193,7 @@ class Evidence:
         """Make all of the data noise about their mean; return whether the model can say so.
 
         Lengthscales become the longest of their range, output scales the ``faintest`` share of the
-        variance.
+        variance, as far as their bounds allow.
         """
         likelihood = model.likelihood
         kernel = model.covar_module
@@ -203,21 +203,22 @@ class Evidence:
             isinstance(likelihood, INFERRED_NOISE)
             and likelihood.raw_noise.requires_grad
             # Targets that hardly vary leave no noise that the model could have
-            and self._variance > likelihood.noise_covar.raw_noise_constraint.lower_bound.max()
+            and likelihood.noise_covar.raw_noise_constraint.check(self._variance)
         )
         if not (noise_is_learned and learned and all(learned)):
             return False
-        for part, _, upper in limits:
-            part.lengthscale = upper.to(part.lengthscale)
-        for part in kernel.modules():
-            if isinstance(part, ScaleKernel) and part.raw_outputscale.requires_grad:
-                part.outputscale = torch.full_like(
-                    part.outputscale, faintest * self._variance.item()
-                )
-        likelihood.noise = self._variance.to(likelihood.noise)
         constant = getattr(model.mean_module, "raw_constant", None)
         if constant is not None and constant.requires_grad:
+            bounds = model.mean_module.constraint_for_parameter_name("raw_constant")
+            if bounds is not None and not bounds.lower_bound < self._mean < bounds.upper_bound:
+                return False
             model.mean_module.constant = self._mean.to(constant)
+        for part, _, upper in limits:
+            assign(part, "lengthscale", upper)
+        for part in kernel.modules():
+            if isinstance(part, ScaleKernel) and part.raw_outputscale.requires_grad:
+                assign(part, "outputscale", faintest * self._variance)
+        assign(likelihood.noise_covar, "noise", self._variance)
         return True
 
 

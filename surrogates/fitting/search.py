@@ -24,7 +24,7 @@ from torch.nn import Module
 from surrogates import memory
 from surrogates.fitting.batched import BatchedGP
 from surrogates.rules.hyperparameters import Coordinates, StepCallback, learned_elsewhere, log_prior
-from surrogates.rules.limits import INFERRED_NOISE, LONGEST, RESOLUTION, lengthscale_limits
+from surrogates.rules.limits import INFERRED_NOISE, LONGEST, RESOLUTION, assign, lengthscale_limits
 
 LITTLE_NOISE = 0.1  # a share that leaves nothing for a second start to explain
 GAIN_ON_NOISE = 0.5  # nats that one hyperparameter gains there, on average: χ²_1 / 2
@@ -201,8 +201,7 @@ def noisy_start(gp: BatchedGP, variance: float, share: float = 0.5) -> BatchedGP
     if not isinstance(likelihood, INFERRED_NOISE) or not likelihood.raw_noise.requires_grad:
         return None
     copied = deepcopy(gp)
-    bounds = likelihood.noise_covar.raw_noise_constraint
-    copied.likelihood.noise = max(share * variance, 1.1 * float(bounds.lower_bound))
+    assign(copied.likelihood.noise_covar, "noise", share * variance)
     return copied
 
 
@@ -266,7 +265,7 @@ def _shorten(kernel: Kernel, share: float) -> bool:
 
 def smooth_start(gp: BatchedGP, variance: float) -> BatchedGP | None:
     """Return a copy with half of the ``variance`` as noise, and lengthscales by which random points
-    are correlated; ``None`` if the noise is not learned.
+    are correlated, as far as their bounds allow; ``None`` if the noise is not learned.
     """
     noisy = noisy_start(gp, variance)
     if noisy is None:
@@ -274,7 +273,7 @@ def smooth_start(gp: BatchedGP, variance: float) -> BatchedGP | None:
     for part, _, longest in lengthscale_limits(noisy.covar_module, gp.X):
         if part.raw_lengthscale.requires_grad:
             # Random points are about √(d / 6) ranges apart
-            part.lengthscale = 0.5 * math.sqrt(gp.X.shape[1]) * longest / LONGEST
+            assign(part, "lengthscale", 0.5 * math.sqrt(gp.X.shape[1]) * longest / LONGEST)
     return apart(noisy)
 
 

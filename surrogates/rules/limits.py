@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from botorch.models.kernels.categorical import CategoricalKernel
+from gpytorch import Module
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, RQKernel
 from gpytorch.likelihoods import GaussianLikelihood, HadamardGaussianLikelihood
 from torch import Tensor
@@ -53,13 +54,28 @@ def lengthscale_limits(kernel: Kernel, X: Tensor) -> list[tuple[Kernel, Tensor, 
 
 
 @torch.no_grad()
+def assign(part: Module, name: str, value: Tensor | float) -> None:
+    """Give ``part`` a positive hyperparameter; beyond a bound of its constraint, one a tenth inside
+    of it, as a search would see no slope on the bound itself.
+    """
+    own = getattr(part, name)
+    value = torch.as_tensor(value, dtype=own.dtype, device=own.device).expand_as(own)
+    if (bounds := part.constraint_for_parameter_name(f"raw_{name}")) is not None:
+        lower, upper = bounds.lower_bound.to(own).clamp_min(0.0), bounds.upper_bound.to(own)
+        middle = 0.5 * (lower + upper)
+        value = value.where(value > lower, torch.minimum(1.1 * lower, middle))
+        value = value.where(value < upper, torch.maximum(0.9 * upper, middle))
+    setattr(part, name, value)
+
+
+@torch.no_grad()
 def clamp_lengthscales(kernel: Kernel, X: Tensor) -> None:
     """Put the lengthscales that are learned, and lie outside their range, on its bounds."""
     for part, lower, upper in lengthscale_limits(kernel, X):
         value = part.lengthscale
         inside = value.clamp(lower.to(value), upper.to(value))
         if part.raw_lengthscale.requires_grad and not torch.equal(value, inside):
-            part.lengthscale = inside
+            assign(part, "lengthscale", inside)
 
 
 @torch.no_grad()

@@ -4,7 +4,10 @@ import math
 
 import pytest
 import torch
-from gpytorch.kernels import PolynomialKernel
+from gpytorch.constraints import GreaterThan, Interval
+from gpytorch.kernels import MaternKernel, PolynomialKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.means import ConstantMean
 from torch import Tensor
 
 from surrogates import PathwiseGP
@@ -89,6 +92,29 @@ def test_a_kernel_without_lengthscales_cannot_be_silent() -> None:
     before = model.noise.clone()
     assert not Evidence(model, generator()).silence(model)
     assert torch.equal(model.noise, before)
+
+
+def test_a_bounded_kernel_is_silent_as_far_as_its_bounds_allow() -> None:
+    matern = MaternKernel(lengthscale_constraint=Interval(0.005, 4.0))
+    kernel = ScaleKernel(matern, outputscale_constraint=GreaterThan(0.01)).double()
+    model = PathwiseGP(X, Y, covar_module=kernel).eval()
+    assert Evidence(model, generator()).silence(model)
+    assert matern.lengthscale.item() == pytest.approx(3.6)
+    assert kernel.outputscale.item() == pytest.approx(0.011)
+
+
+@pytest.mark.parametrize("excluded", ["noise", "mean"])
+def test_a_model_whose_bounds_exclude_the_noise_or_its_mean_cannot_be_silent(excluded: str) -> None:
+    bounds = {"noise": Interval(1e-8, 1e-3), "mean": Interval(0.5, 2.0)}
+    model = PathwiseGP(X, Y).eval()
+    if excluded == "noise":
+        model.likelihood = GaussianLikelihood(noise_constraint=bounds[excluded]).double()
+    else:
+        model.mean_module = ConstantMean(constant_constraint=bounds[excluded]).double()
+    before = [parameter.clone() for parameter in model.parameters()]
+    assert not Evidence(model, generator()).silence(model)
+    for parameter, value in zip(model.parameters(), before, strict=True):
+        assert torch.equal(parameter, value)
 
 
 def test_a_difference_has_the_standard_error_of_its_pairs() -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from gpytorch.constraints import GreaterThan
+from gpytorch.constraints import GreaterThan, Interval
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.likelihoods import GaussianLikelihood
 from torch import Tensor
 
-from surrogates import Cholesky, PathwiseGP, fit_iterative, fit_minibatch, fit_subsets
+from surrogates import Cholesky, PathwiseGP, fit, fit_iterative, fit_minibatch, fit_subsets
 from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.search import (
     SCIPYS_BLAS,
@@ -174,6 +175,29 @@ def model_of(kernel: Kernel) -> PathwiseGP:
 def lengthscales(gp: BatchedGP | PathwiseGP) -> list[float]:
     parts = [part for part in gp.covar_module.modules() if isinstance(part, Kernel)]
     return [part.lengthscale.max().item() for part in parts if part.has_lengthscale]
+
+
+@pytest.mark.parametrize("method", [None, "exact", "sample"])
+def test_bounds_of_the_tutorial_of_trust_regions_are_kept(method: str | None) -> None:
+    X = problems.uniform(N, 3)
+    kernel = ScaleKernel(
+        MaternKernel(nu=2.5, ard_num_dims=3, lengthscale_constraint=Interval(0.005, 4.0))
+    )
+    noise = GaussianLikelihood(noise_constraint=Interval(1e-8, 1e-3))
+    model = PathwiseGP(X, X[:, :1], covar_module=kernel.double(), likelihood=noise.double())
+    fit(model, *([] if method is None else [method]))
+    assert ((kernel.base_kernel.lengthscale > 0.005) & (kernel.base_kernel.lengthscale < 4.0)).all()
+    assert 1e-8 < model.likelihood.noise.item() < 1e-3
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e4])
+def test_a_smooth_start_is_within_the_bounds_of_lengthscales(scale: float) -> None:
+    X = scale * problems.uniform(N, 3)
+    kernel = RBFKernel(lengthscale_constraint=Interval(0.005, 4.0)).double()
+    start = smooth_start(BatchedGP(PathwiseGP(X, X[:, :1], covar_module=kernel)), 1.0)
+    assert start is not None
+    assert lengthscales(start) == pytest.approx([0.0055 if scale < 1.0 else 3.6])
 
 
 def test_equal_parts_of_a_sum_start_apart() -> None:

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from gpytorch.constraints import GreaterThan, Interval, LessThan
 from gpytorch.kernels import Kernel, MaternKernel, PeriodicKernel, RBFKernel, ScaleKernel
 
-from surrogates.rules.limits import clamp_lengthscales, lengthscale_limits
+from surrogates.rules.limits import assign, clamp_lengthscales, lengthscale_limits
 from tests import problems
 
 # Values 0, 1, 2, …, 10 of the first input, and 0, 100, …, 1000 of the second; a constant
@@ -56,3 +57,27 @@ def test_what_lies_outside_is_put_on_the_bound_and_what_is_not_learned_stays() -
     fixed = problems.rbf(1e19).double().requires_grad_(False)
     clamp_lengthscales(fixed, X)
     assert fixed.lengthscale.item() > 1e18
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        (None, [0.1, 1.0, 10.0]),
+        (Interval(0.5, 4.0), [0.55, 1.0, 3.6]),
+        (Interval(1.5, 1.6), [1.55, 1.55, 1.55]),
+        (GreaterThan(1.0), [1.1, 1.1, 10.0]),
+        (LessThan(4.0), [0.1, 1.0, 3.6]),
+    ],
+)
+def test_what_a_constraint_excludes_goes_inside_of_its_nearest_bound(
+    bounds: Interval | None, expected: list[float]
+) -> None:
+    kernel = RBFKernel(ard_num_dims=3, lengthscale_constraint=bounds).double()
+    assign(kernel, "lengthscale", torch.tensor([0.1, 1.0, 10.0]))
+    assert kernel.lengthscale.flatten().tolist() == pytest.approx(expected)
+
+
+def test_a_range_beyond_the_constraint_of_a_kernel_ends_there() -> None:
+    kernel = RBFKernel(lengthscale_constraint=Interval(0.005, 4.0)).double()
+    clamp_lengthscales(kernel, 1e9 * X[:, :1])
+    assert kernel.lengthscale.item() == pytest.approx(3.6)
