@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import gpytorch
+import numpy as np
 import torch
 from botorch.models import SingleTaskGP
 from botorch.models.gpytorch import BatchedMultiOutputGPyTorchModel
@@ -34,6 +35,7 @@ from gpytorch.likelihoods import (
 from gpytorch.likelihoods.noise_models import HomoskedasticNoise
 from gpytorch.means import LinearMean, Mean
 from gpytorch.models import ExactGP
+from gpytorch.priors import Prior
 from torch import Tensor, nn
 
 from surrogates import checks
@@ -46,6 +48,7 @@ from surrogates.rules.limits import INFERRED_NOISE, noise_at
 from surrogates.solvers.cholesky import Cholesky
 from surrogates.solvers.solver import Solver
 
+BOOKKEEPING = vars(gpytorch.Module()).keys() - {"training"}  # of PyTorch and GPyTorch
 PATHS = "paths"  # behind a posterior, among what is kept of a model
 # In standardised units, what stands for no noise: GPyTorch's own bound, before any change to it
 LEAST_NOISE = {
@@ -424,7 +427,7 @@ class StateKey(NamedTuple):
 
     Attributes:
         tensors: parameters, buffers, noise, data and other tensors of the mean and kernel.
-        settings: the model's own, and the types, numbers and lists of its mean and kernel.
+        settings: the model's own, and the types and plain attributes of its mean and kernel.
     """
 
     tensors: tuple[Tensor, ...]
@@ -436,7 +439,14 @@ class StateKey(NamedTuple):
         tensors = [*model.parameters(), *model.buffers(), model.noise]
         tensors += [*model.train_inputs, model.train_targets]
         parts = [*model.mean_module.modules(), *model.covar_module.modules()]
-        plain = [(type(part), _plain([*vars(part).values()], tensors)) for part in parts]
+        plain = [
+            (
+                type(part),
+                [_plain(v, tensors) for k, v in vars(part).items() if k not in BOOKKEEPING],
+            )
+            for part in parts
+            if not isinstance(part, Prior)  # on which no posterior depends
+        ]
         return cls(tuple(tensors), (*settings, *plain))
 
     def frozen(self) -> "StateKey":
@@ -476,10 +486,32 @@ class Kept:
         return Kept, (self.key, {PATHS: self.parts[PATHS]})
 
 
+@dataclass(frozen=True, eq=False)
+class _Itself:
+    """An object that equals itself alone, and is held, so that no other takes over its ``id``."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
 def _plain(value: Any, tensors: list[Tensor]) -> Any:
-    """Return a number or string, or those in a tuple or list; append tensors to ``tensors``."""
-    if isinstance(value, (tuple, list)):
-        return tuple(p for part in value if (p := _plain(part, tensors)) is not None)
+    """Return what tells a change of ``value``, an attribute; append tensors to ``tensors``."""
+    if value is None or isinstance(value, (int, float, str, np.generic)):
+        return value
     if isinstance(value, Tensor):
         tensors.append(value)
-    return value if isinstance(value, (int, float, str)) else None
+        return None
+    if isinstance(value, (tuple, list)):
+        return tuple(_plain(part, tensors) for part in value)
+    if isinstance(value, dict):
+        return _plain(list(value.items()), tensors)
+    if isinstance(value, (set, frozenset)):
+        return frozenset(_plain(part, tensors) for part in value)
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    return _Itself(value)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gpytorch
+import numpy as np
 import pytest
 import torch
 from botorch.models import SingleTaskGP
@@ -89,6 +90,47 @@ def test_after_a_change_of_a_kernels_plain_setting_the_posterior_is_that_of_a_fr
     kept = model.prediction_strategy
     law(model)
     assert model.prediction_strategy is kept
+
+
+class WeightedKernel(gpytorch.kernels.RBFKernel):
+    """A kernel of inputs that plain attributes change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = np.ones(D)
+        self.powers = {"of all": {1}, "of none": [None, np.float32(2.0)]}
+        self.warp: Callable[[Tensor], Tensor] = torch.sin
+
+    def forward(self, x1: Tensor, x2: Tensor, **options: Any) -> Any:
+        def warped(x: Tensor) -> Tensor:
+            return self.warp(x * torch.from_numpy(self.weights)) ** max(self.powers["of all"])
+
+        return super().forward(warped(x1), warped(x2), **options)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kernel: setattr(kernel, "weights", np.full(D, 3.0)),
+        lambda kernel: kernel.weights.__imul__(3.0),
+        lambda kernel: kernel.powers["of all"].add(2),
+        lambda kernel: kernel.powers.update({"of all": {3}}),
+        lambda kernel: setattr(kernel, "warp", torch.cos),
+    ],
+    ids=["array", "array in place", "set", "dictionary", "function"],
+)
+def test_after_a_change_of_a_plain_attribute_the_posterior_is_that_of_a_fresh_model(
+    change: Callable[[Any], Any],
+) -> None:
+    model = PathwiseGP(X, Y, covar_module=WeightedKernel().double())
+    kept = model.posterior(Z).mean
+    assert torch.equal(model.posterior(Z).mean, kept)
+    change(model.covar_module)
+    fresh = PathwiseGP(X, Y, covar_module=model.covar_module)
+    fresh.likelihood.load_state_dict(model.likelihood.state_dict())
+    fresh.mean_module.load_state_dict(model.mean_module.state_dict())
+    assert not torch.allclose(model.posterior(Z).mean, kept)
+    assert_same_law(model, fresh)
 
 
 @pytest.mark.parametrize(
