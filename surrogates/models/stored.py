@@ -59,6 +59,8 @@ CONSTRAINTS: dict[type[constraints.Interval], tuple[str, ...]] = {
     constraints.LessThan: ("upper_bound",),
     constraints.Positive: (),
 }
+# What a prior is of, where GPyTorch does not name it after that
+PRIOR_OF = {"IndexKernelPrior": "_lower_triangle_corr", "mean_prior": "constant"}
 PRIORS: dict[type[priors.Prior], tuple[str, ...]] = {
     priors.GammaPrior: ("concentration", "rate"),
     priors.LogNormalPrior: ("loc", "scale"),
@@ -79,6 +81,7 @@ class Stored(NamedTuple):
     noise: Tensor | None
     fixed: list[str]
     began_homoscedastic: bool
+    stream_numbers: list[int] | None  # of a subset of the outputs
 
     def build(self, kind: Callable[..., Any], **settings: Any) -> Any:
         """Return the model that was stored, made by ``kind`` with further ``settings``."""
@@ -89,6 +92,7 @@ class Stored(NamedTuple):
         if self.noise is not None:
             model.likelihood.noise_covar.noise = self.noise
             model._began_homoscedastic = self.began_homoscedastic
+        model._stream_numbers = None if self.stream_numbers is None else tuple(self.stream_numbers)
         for name, value in model.named_parameters():
             value.requires_grad_(name not in self.fixed)
         return model.eval()
@@ -124,6 +128,7 @@ def save_model(model: Any, inputs: Tensor, settings: Mapping[str, int | None], p
         },
         "noise_covar": None if known_noise else _own_of(likelihood.noise_covar),
         "began_homoscedastic": model._began_homoscedastic,
+        "stream_numbers": model._stream_numbers,
         "fixed": [name for name, value in model.named_parameters() if not value.requires_grad],
         **{name: _transform_of(model, name) for name in TRANSFORMS},
     }
@@ -140,8 +145,8 @@ def save_model(model: Any, inputs: Tensor, settings: Mapping[str, int | None], p
         raise
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise TypeError(
-            f"The model must be one that a file can hold, and building it again failed: {error}."
-            f" {REMEDY}"
+            f"The model must be one that a file can hold, and building it again failed:"
+            f" {str(error).rstrip('.')}. {REMEDY}"
         ) from error
     write_atomically(path, save(kept, {METADATA: text}))
 
@@ -198,7 +203,8 @@ def _stored(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> St
         if name.startswith(PARAMETER)
     }
     began = description.get("began_homoscedastic", False)
-    return Stored(arguments, state, targets, noise, description["fixed"], began)
+    numbers = description.get("stream_numbers")
+    return Stored(arguments, state, targets, noise, description["fixed"], began, numbers)
 
 
 def _kernel_of(kernel: Kernel) -> dict[str, Any]:
@@ -289,8 +295,7 @@ def _give(module: Module, table: Mapping[str, Any]) -> None:
         module.register_constraint(name, _constraint_from(of))
     for name, of in table["priors"].items():
         prior = _named(of["type"], PRIORS)(*map(torch.as_tensor, of["arguments"].values()))
-        own = "_lower_triangle_corr" if name == "IndexKernelPrior" else name.removesuffix("_prior")
-        module.register_prior(name, prior, own)
+        module.register_prior(name, prior, PRIOR_OF.get(name, name.removesuffix("_prior")))
 
 
 def _transform_of(model: Any, name: str) -> dict[str, Any] | None:

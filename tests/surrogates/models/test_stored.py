@@ -17,7 +17,7 @@ from gpytorch.likelihoods import (
     GaussianLikelihood,
     HadamardGaussianLikelihood,
 )
-from gpytorch.means import LinearMean, ZeroMean
+from gpytorch.means import ConstantMean, LinearMean, ZeroMean
 from gpytorch.priors import GammaPrior, NormalPrior, UniformPrior
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -33,7 +33,7 @@ from surrogates import (
 )
 from surrogates.functions.tasks import TaskKernel
 from surrogates.models.stored import METADATA
-from surrogates.rules.hyperparameters import ModerateLengthscalePrior
+from surrogates.rules.hyperparameters import ModerateLengthscalePrior, log_prior
 from tests import problems
 
 pytestmark = pytest.mark.filterwarnings("ignore:Data .* is not standardized")
@@ -327,3 +327,22 @@ def test_memory_that_runs_out_while_saving_is_no_wrong_model(tmp_path: Path) -> 
         pytest.raises(torch.OutOfMemoryError),
     ):
         model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("outputs", [[1], [2, 0]])
+def test_a_subset_of_the_outputs_has_the_same_paths(outputs: list[int], tmp_path: Path) -> None:
+    subset = PathwiseGP(*data(3), solver=CG()).subset_output(outputs)
+    subset.save(tmp_path / "model")
+    loaded = PathwiseGP.load(tmp_path / "model", solver=CG())
+    X = data()[0][:4] + 0.1
+    torch.testing.assert_close(loaded.paths(5)(X), subset.paths(5)(X))
+
+
+def test_the_prior_of_a_constant_mean_is_rebuilt(tmp_path: Path) -> None:
+    mean = ConstantMean(constant_prior=NormalPrior(0.0, 1.0)).double()
+    loaded = same(PathwiseGP(*data(), mean_module=mean), tmp_path / "model")
+    assert log_prior(loaded).item() == pytest.approx(
+        log_prior(mean).item()
+        + log_prior(loaded.likelihood).item()
+        + log_prior(loaded.covar_module).item()
+    )
