@@ -70,16 +70,25 @@ def fine(posterior: Any, units: Units) -> Any:
 
 class IndependentRoots(MultitaskMultivariateNormal):
     """The joint law of m independent outputs at q points, of which a sample takes S normals an
-    output.
-
-    Args:
-        mean: (..., q, m).
-        roots: (..., m, q, S).
+    output; GPyTorch's own, where it computes with it and the covariance is no longer of roots.
     """
 
-    def __init__(self, mean: Tensor, roots: Tensor):
-        self.roots = roots
-        super().__init__(mean, BlockInterleavedLinearOperator(RootLinearOperator(roots)))
+    def __new__(cls, mean: Any = None, covariance_matrix: Any = None, **settings: Any) -> Any:
+        blocks = getattr(covariance_matrix, "base_linear_op", None)
+        if covariance_matrix is None or isinstance(blocks, RootLinearOperator):  # or is copied
+            return super().__new__(cls)
+        return MultitaskMultivariateNormal(mean, covariance_matrix, **settings)
+
+    @classmethod
+    def of(cls, mean: Tensor, roots: Tensor) -> Self:
+        """Return the law with the ``mean`` (..., q, m) and the ``roots`` (..., m, q, S)."""
+        return cls(mean, BlockInterleavedLinearOperator(RootLinearOperator(roots)))
+
+    @property
+    def roots(self) -> Tensor:
+        """The roots (..., m, q, S)."""
+        roots: Tensor = self.lazy_covariance_matrix.base_linear_op.root.to_dense()
+        return roots
 
     @property
     def base_sample_shape(self) -> torch.Size:
@@ -103,7 +112,7 @@ class IndependentRoots(MultitaskMultivariateNormal):
         return samples.contiguous()  # BoTorch takes views of them
 
     def expand(self, batch_size: torch.Size) -> Self:
-        return type(self)(
+        return self.of(
             self.mean.expand(*batch_size, *self.mean.shape[-2:]),
             self.roots.expand(*batch_size, *self.roots.shape[-3:]),
         )
@@ -196,7 +205,7 @@ def joint(distribution: MultivariateNormal, outputs: list[int]) -> GPyTorchPoste
     covariance = distribution.lazy_covariance_matrix
     if len(outputs) > 1 and isinstance(covariance, RootLinearOperator):
         roots = covariance.root.to_dense()[..., outputs, :, :]
-        return GPyTorchPosterior(IndependentRoots(mean[..., outputs, :].mT, roots))
+        return GPyTorchPosterior(IndependentRoots.of(mean[..., outputs, :].mT, roots))
     parts = [MultivariateNormal(mean[..., t, :], covariance[..., t, :, :]) for t in outputs]
     return GPyTorchPosterior(
         parts[0] if len(parts) == 1 else MultitaskMultivariateNormal.from_independent_mvns(parts)

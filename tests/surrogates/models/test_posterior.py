@@ -1,7 +1,10 @@
 """The BoTorch posterior made of paths: its law, and samples that cost O(q S)."""
 
+from copy import deepcopy
+
 import pytest
 import torch
+from botorch.models.transforms.outcome import ChainedOutcomeTransform, Standardize
 
 from surrogates import CG, PathwiseGP, gaussian_likelihood
 from surrogates.models.posterior import path_distribution
@@ -43,3 +46,26 @@ def test_samples_of_several_outputs_can_be_viewed_in_other_shapes(batch: tuple[i
     samples = several.posterior(X[..., :4, :]).rsample(torch.Size([5]))
     assert samples.shape == (5, *batch, 4, 2)
     assert samples.view(-1, 4, 2).shape[1:] == (4, 2)  # as BoTorch's hypervolumes do
+
+
+def test_laws_of_several_outputs_are_computed_with_and_transformed_again() -> None:
+    X = problems.uniform(40, 2)
+    Y = torch.cat([torch.sin(5 * X[:, :1]), X[:, 1:]], 1)
+    twice = ChainedOutcomeTransform(first=Standardize(2), second=Standardize(2))
+    model = PathwiseGP(X, Y, outcome_transform=twice, solver=CG(tolerance=1e-8))
+    once = PathwiseGP(X, Y, outcome_transform=Standardize(2), solver=CG(tolerance=1e-8))
+    points = problems.uniform(3, 2, seed=1)
+    torch.testing.assert_close(model.posterior(points).mean, once.posterior(points).mean)
+    law = once.posterior(points).distribution
+    covariance = law.covariance_matrix
+    jitter = 1e-3 * torch.eye(len(covariance))
+    for other, factor, offset, extra in [
+        (law * 2.0, 4.0, law.mean, 0.0),
+        (law + law, 2.0, law.mean, 0.0),
+        (law + 1.0, 1.0, torch.ones_like(law.mean), 0.0),
+        (law.add_jitter(1e-3), 1.0, torch.zeros_like(law.mean), jitter),
+    ]:
+        torch.testing.assert_close(other.mean, law.mean + offset)
+        torch.testing.assert_close(other.covariance_matrix, factor * covariance + extra)
+        assert other.rsample(torch.Size([5])).shape == (5, 3, 2)
+    assert torch.equal(deepcopy(law).covariance_matrix, covariance)
