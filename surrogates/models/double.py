@@ -7,6 +7,7 @@ hyperparameters and points are taken for float64 numbers, and what is returned i
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -23,6 +24,14 @@ from linear_operator.operators import (
 )
 from torch import Tensor
 from torch.nn import Module, Parameter
+
+
+@contextmanager
+def ordinary_tensors() -> Iterator[None]:
+    """Make ordinary tensors in inference mode, too: gradients cannot pass its own."""
+    is_on = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(is_on):
+        yield
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +55,8 @@ class ExactPosterior:
     def __call__(self, *inputs: Tensor, **kwargs: Any) -> MultivariateNormal:
         """Return the posterior at points, rounded to the model's dtype."""
         X = [points.double() for points in inputs]
-        law = SingleTaskGP.__call__(self.model, *X, **kwargs)
+        with ordinary_tensors():  # GPyTorch keeps some of them
+            law = SingleTaskGP.__call__(self.model, *X, **kwargs)
         if self.dtype == torch.float64:
             return law
         return MultivariateNormal(law.mean.float(), Rounded(law.lazy_covariance_matrix))

@@ -37,7 +37,7 @@ from surrogates.models.data import (
     forget_caches,
     subset_outputs,
 )
-from surrogates.models.double import ExactPosterior, attached_copy
+from surrogates.models.double import ExactPosterior, attached_copy, ordinary_tensors
 from surrogates.models.posterior import constant
 from surrogates.operators.forms import StationaryKernel
 from surrogates.rules.limits import check_range, noise_at
@@ -305,6 +305,7 @@ class FreshGP(SingleTaskGP):
             for number in self._numbers()
         ]
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def _draw(
         self,
@@ -436,7 +437,7 @@ class FreshGP(SingleTaskGP):
         """Let one thread at a time see, and add to, what is kept of the present model; what was
         computed for another one is dropped.
         """
-        with self._building:
+        with self._building, ordinary_tensors():
             kept = self.prediction_strategy
             if kept is None or not self._state_key().matches(kept.key):
                 forget_caches(self.covar_module)
@@ -458,7 +459,7 @@ class FreshGP(SingleTaskGP):
         return self._original_train_inputs  # type: ignore[return-value]
 
     def _set_transformed_inputs(self) -> None:
-        with self._building:
+        with self._building, ordinary_tensors():
             super()._set_transformed_inputs()
             if not self._has_transformed_inputs:
                 return

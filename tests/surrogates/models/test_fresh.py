@@ -265,3 +265,15 @@ def test_the_prior_is_that_of_single_task_gp(kind: str) -> None:
         each.train()
     with torch.no_grad():
         torch.testing.assert_close(model(X).covariance_matrix, exact(X).covariance_matrix)
+
+
+@pytest.mark.parametrize("kind", ["exact", "paths"])
+def test_what_is_first_computed_in_inference_mode_has_gradients_afterwards(kind: str) -> None:
+    model = MODELS[kind]()
+    with torch.inference_mode():
+        model.posterior(Z)
+        paths = model.paths(2)
+    points = Z.clone().requires_grad_()
+    value = model.posterior(points).variance.sum() + paths(points).sum()
+    (slope,) = torch.autograd.grad(value, points)
+    assert bool(slope.isfinite().all()) and bool((slope != 0).any())
