@@ -442,7 +442,7 @@ class StateKey(NamedTuple):
         plain = [
             (
                 type(part),
-                [_plain(v, tensors) for k, v in vars(part).items() if k not in BOOKKEEPING],
+                _plain([v for k, v in vars(part).items() if k not in BOOKKEEPING], tensors),
             )
             for part in parts
             if not isinstance(part, Prior)  # on which no posterior depends
@@ -495,9 +495,6 @@ class _Itself:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Itself) and self.value is other.value
 
-    def __hash__(self) -> int:
-        return id(self.value)
-
 
 def _plain(value: Any, tensors: list[Tensor]) -> Any:
     """Return what tells a change of ``value``, an attribute; append tensors to ``tensors``."""
@@ -506,12 +503,10 @@ def _plain(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, Tensor):
         tensors.append(value)
         return None
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list, set, frozenset)):
         return tuple(_plain(part, tensors) for part in value)
     if isinstance(value, dict):
         return _plain(list(value.items()), tensors)
-    if isinstance(value, (set, frozenset)):
-        return frozenset(_plain(part, tensors) for part in value)
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     return _Itself(value)

@@ -7,7 +7,6 @@ hyperparameters and points are taken for float64 numbers, and what is returned i
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -24,14 +23,6 @@ from linear_operator.operators import (
 )
 from torch import Tensor
 from torch.nn import Module, Parameter
-
-
-@contextmanager
-def ordinary_tensors() -> Iterator[None]:
-    """Make ordinary tensors in inference mode, too: gradients cannot pass its own."""
-    is_on = torch.is_grad_enabled()
-    with torch.inference_mode(False), torch.set_grad_enabled(is_on):
-        yield
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +46,9 @@ class ExactPosterior:
     def __call__(self, *inputs: Tensor, **kwargs: Any) -> MultivariateNormal:
         """Return the posterior at points, rounded to the model's dtype."""
         X = [points.double() for points in inputs]
-        with ordinary_tensors():  # GPyTorch keeps some of them
+        is_on = torch.is_grad_enabled()
+        # GPyTorch keeps tensors, through which gradients may have to pass afterwards
+        with torch.inference_mode(False), torch.set_grad_enabled(is_on):
             law = SingleTaskGP.__call__(self.model, *X, **kwargs)
         if self.dtype == torch.float64:
             return law

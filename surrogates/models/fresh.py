@@ -37,7 +37,7 @@ from surrogates.models.data import (
     forget_caches,
     subset_outputs,
 )
-from surrogates.models.double import ExactPosterior, attached_copy, ordinary_tensors
+from surrogates.models.double import ExactPosterior, attached_copy
 from surrogates.models.posterior import constant
 from surrogates.operators.forms import StationaryKernel
 from surrogates.rules.limits import check_range, noise_at
@@ -483,6 +483,14 @@ class FreshGP(SingleTaskGP):
         if self._has_transformed_inputs:  # GPyTorch moves the transformed ones alone
             self._original_train_inputs = fn(self._given_inputs)
         return super()._apply(fn, *args, **kwargs)
+
+
+@contextmanager
+def ordinary_tensors() -> Iterator[None]:
+    """Make ordinary tensors in inference mode, too: gradients cannot pass its own."""
+    is_on = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(is_on):
+        yield
 
 
 @memory.SharedContext

@@ -9,7 +9,7 @@ would lose a factor (S − 1) / S and correlate the two. Outputs are independent
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 import gpytorch
 import torch
@@ -79,11 +79,6 @@ class IndependentRoots(MultitaskMultivariateNormal):
             return super().__new__(cls)
         return MultitaskMultivariateNormal(mean, covariance_matrix, **settings)
 
-    @classmethod
-    def of(cls, mean: Tensor, roots: Tensor) -> Self:
-        """Return the law with the ``mean`` (..., q, m) and the ``roots`` (..., m, q, S)."""
-        return cls(mean, BlockInterleavedLinearOperator(RootLinearOperator(roots)))
-
     @property
     def roots(self) -> Tensor:
         """The roots (..., m, q, S)."""
@@ -110,12 +105,6 @@ class IndependentRoots(MultitaskMultivariateNormal):
         base_samples = self.get_base_samples(sample_shape) if base_samples is None else base_samples
         samples = self.mean + torch.einsum("...mqs,...sm->...qm", self.roots, base_samples)
         return samples.contiguous()  # BoTorch takes views of them
-
-    def expand(self, batch_size: torch.Size) -> Self:
-        return self.of(
-            self.mean.expand(*batch_size, *self.mean.shape[-2:]),
-            self.roots.expand(*batch_size, *self.roots.shape[-3:]),
-        )
 
 
 def path_distribution(paths: SamplePaths | BatchPaths, X: Tensor) -> MultivariateNormal:
@@ -205,7 +194,8 @@ def joint(distribution: MultivariateNormal, outputs: list[int]) -> GPyTorchPoste
     covariance = distribution.lazy_covariance_matrix
     if len(outputs) > 1 and isinstance(covariance, RootLinearOperator):
         roots = covariance.root.to_dense()[..., outputs, :, :]
-        return GPyTorchPosterior(IndependentRoots.of(mean[..., outputs, :].mT, roots))
+        blocks = BlockInterleavedLinearOperator(RootLinearOperator(roots))
+        return GPyTorchPosterior(IndependentRoots(mean[..., outputs, :].mT, blocks))
     parts = [MultivariateNormal(mean[..., t, :], covariance[..., t, :, :]) for t in outputs]
     return GPyTorchPosterior(
         parts[0] if len(parts) == 1 else MultitaskMultivariateNormal.from_independent_mvns(parts)
