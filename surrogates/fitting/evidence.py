@@ -111,30 +111,26 @@ class Evidence:
         self._variance = _variance(self._y)
         self._size = min(block_size, len(y))
         self._centres = self._points[: most_blocks if self._size < len(y) else 1]
-        self._kept: Tensor | None = None
+        self._blocks: Tensor | None = None  # (b, m) indices
+        self._judged: Tensor  # (b, m), which of the data are in no block before
 
     @property
     def white(self) -> Tensor:
         """Log densities (p,) of what was judged if all of the data were noise about their mean."""
-        assert self._kept is not None, "nothing was judged"
-        own = self._y[self._kept[self._is_new(self._kept)]]
-        return log_normal(own, self._mean, self._variance)
+        assert self._blocks is not None, "nothing was judged"
+        return log_normal(self._y[self._blocks[self._judged]], self._mean, self._variance)
 
-    def _blocks(self, gp: BatchedGP) -> Tensor:
-        """Return (b, m) indices, the same for every model."""
-        if self._kept is None:
-            nearest = Neighbours(gp.X, gp.covar_module)
-            self._kept = nearest.of(gp.X[self._centres], self._size).reshape(-1, self._size)
-        return self._kept
-
-    def _is_new(self, blocks: Tensor) -> Tensor:
-        """Return (b, m), which of the data are in no block before."""
-        seen = torch.zeros(len(self._y), dtype=torch.bool, device=blocks.device)
-        new = torch.empty_like(blocks, dtype=torch.bool)
-        for block, own in zip(blocks, new, strict=True):
-            own.copy_(~seen[block])
-            seen[block] = True
-        return new
+    def _blocks_of(self, gp: BatchedGP) -> Tensor:
+        """Return the blocks, the same for every model after the first."""
+        if self._blocks is None:
+            nearest = Neighbours(gp.X, gp.covar_module).of(gp.X[self._centres], self._size)
+            order = nearest.flatten().argsort(stable=True)
+            again = nearest.flatten()[order].diff() == 0
+            judged = torch.ones_like(order, dtype=torch.bool)
+            judged[order[1:][again]] = False
+            self._blocks = nearest.reshape(-1, self._size)
+            self._judged = judged.view_as(self._blocks)
+        return self._blocks
 
     @torch.no_grad()
     def log_densities(self, model: SingleTaskGP) -> Tensor:
@@ -144,9 +140,8 @@ class Evidence:
             FloatingPointError: if a kernel matrix is not positive definite.
         """
         gp = BatchedGP(model)
-        blocks = self._blocks(gp)
-        densities = torch.cat([gp.leave_one_out(block) for block in blocks.split(1)])
-        return densities[self._is_new(blocks)]
+        parts = self._blocks_of(gp).split(1)
+        return torch.cat([gp.leave_one_out(block) for block in parts])[self._judged]
 
     @torch.no_grad()
     def misfit(self, model: SingleTaskGP, fewest: int = 400) -> Misfit:
@@ -159,10 +154,10 @@ class Evidence:
             FloatingPointError: if a kernel matrix is not positive definite.
         """
         gp = BatchedGP(model)
-        blocks = self._blocks(gp)
+        blocks = self._blocks_of(gp)
         width = gp.X.amax(0) - gp.X.amin(0)
         nearer, missed, nearest = [], [], []
-        for block, counts in zip(blocks, self._is_new(blocks), strict=True):
+        for block, counts in zip(blocks, self._judged, strict=True):
             inverse = torch.cholesky_inverse(batched_cholesky(gp.with_noise(block[None])))[0]
             alpha = inverse @ gp.residuals(block[None])[0]
             Z = gp.X[block] / torch.where(width > 0, width, 1.0)
