@@ -139,7 +139,6 @@ def with_line_numbers(text: str) -> str:
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """Return the kind of a key in words."""
     if "anyOf" in schema:
         kinds = [_kind(option) for option in schema["anyOf"] if option.get("type") != "null"]
         return " or ".join(dict.fromkeys(kinds))

@@ -229,9 +229,7 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
 def _evidence(
     model: SingleTaskGP, choice: FitChoice, generator: torch.Generator | None
 ) -> Evidence | None:
-    """Return random data to judge by, other than those that the methods draw by default; ``None``
-    if they cannot judge.
-    """
+    """Return random data to judge by, not those drawn by the methods; ``None`` if they cannot."""
     y = model.train_targets
     is_judged = set(choice.methods) <= {"exact", "sample", "minibatch", "iterative"}
     if not is_judged or y.ndim > 1 or len(y) < JUDGE_FROM:

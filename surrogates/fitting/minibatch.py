@@ -135,9 +135,7 @@ def fit_minibatch(
 
 
 def _descent_direction(gp: BatchedGP, index: Tensor, step: int) -> float:
-    """Compute the gradient of the objective of the minibatches ``index`` (b, m); return their mean
-    negative log likelihood a datum.
-    """
+    """Compute the gradient by ``index`` (b, m); return the mean negative log likelihood a datum."""
     with torch.enable_grad():
         nll = gp.negative_log_likelihood(index).mean() / index.shape[1]
         loss = nll - log_prior(gp) / len(gp.X)
@@ -183,9 +181,7 @@ class _Steps:
 
 
 def _scales(gp: BatchedGP, m: int) -> Tensor:
-    """Return s_l(m) (p,): 3 log m for the output scales of RBF kernels,
-    whose eigenvalues decay exponentially, and m elsewhere.
-    """
+    """Return s_l(m) (p,): 3 log m for RBF output scales, whose spectra decay fast, else m."""
     exponential = {
         id(kernel.raw_outputscale)
         for kernel in gp.covar_module.modules()

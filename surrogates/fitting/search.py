@@ -246,9 +246,7 @@ def _are_equal(one: Kernel, other: Kernel) -> bool:
 
 
 def _shorten(kernel: Kernel, share: float) -> bool:
-    """Multiply the lengthscales of ``kernel`` that are learned by ``share``, as far as their bounds
-    allow; return whether there are any.
-    """
+    """Multiply learned lengthscales by ``share``, within bounds; return whether there are any."""
     shortened = False
     for part in kernel.modules():
         if not isinstance(part, Kernel) or not part.has_lengthscale:
@@ -326,8 +324,6 @@ def _distance_of_neighbours(X: Tensor) -> float:
 
 @dataclass(frozen=True)
 class _Optimum:
-    """Where a search has ended."""
-
     index: Tensor  # (s, m), the data of the search
     point: np.ndarray  # (p,), the coordinates of the optimum
     loss: float  # −log likelihood a datum there, with the priors

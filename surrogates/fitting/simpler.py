@@ -95,9 +95,7 @@ def simplify(model: SingleTaskGP, *, callback: StepCallback | None = None) -> Si
 
 
 def _is_settled(gp: BatchedGP, index: Tensor, share: float = 0.8) -> bool:
-    """Return whether the noise exceeds a ``share`` of the squares by which data left out,
-    one at a time, are off: there is little else to explain.
-    """
+    """Return whether noise explains more than a ``share`` of the squared leave-one-out errors."""
     errors, _ = gp.leave_one_out_errors(index)
     return bool(gp.likelihood.noise.mean() > share * errors.square().mean())
 

@@ -204,9 +204,7 @@ def _normal_waves(
 def _directions(
     dim: int, count: int, like: Tensor, generator: torch.Generator, orthogonal_up_to: int = 256
 ) -> Tensor:
-    """Return unit vectors (d, h), orthogonal ones in up to ``orthogonal_up_to`` dimensions, where
-    that is cheap: in more they nearly are.
-    """
+    """Return unit vectors (d, h), made orthogonal in few dimensions: in many they nearly are."""
     if dim <= orthogonal_up_to:
         return orthogonal_directions(dim, count, like, generator)
     return torch.nn.functional.normalize(standard_normal((dim, count), like, generator), dim=0)

@@ -298,9 +298,7 @@ class WaveSource:
         return waves.reweighted() if self.weighted and not self.in_product else waves
 
     def _called(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
-        """Return waves of ``kernel(x, z)`` for x, z of the input ``columns``:
-        a kernel that is called picks its active dimensions.
-        """
+        """Return waves of ``kernel`` in the input ``columns``; it picks its active ones."""
         return self._forward(kernel, visible(kernel, columns), tails)
 
     def _forward(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
@@ -491,9 +489,7 @@ class WaveSource:
     def _shares(
         self, kernel: AdditiveKernel, columns: Tensor, count: int
     ) -> list[tuple[Kernel, int]]:
-        """Return the summands of ``kernel`` with the number of waves of each,
-        equal but for those that few make exact.
-        """
+        """Return each summand and its number of waves, equal but for those that few make exact."""
         enough = partial(_num_exact, columns=columns)
         parts = sorted(kernel.kernels, key=lambda part: enough(part) is None)
         left = count

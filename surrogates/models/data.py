@@ -402,9 +402,7 @@ def _own_tensors(part: nn.Module, shape: torch.Size) -> Iterator[tuple[str, Tens
 
 
 def _own_batch_shape(part: nn.Module, X: Tensor) -> torch.Size:
-    """Return the batch shape of the parameters of ``part``, without those of the parts in it;
-    X (1, d) is any point.
-    """
+    """Return the batch shape of the parameters of ``part`` itself; X (1, d) is any point."""
     if isinstance(part, Kernel):
         return kernel_batch_shape(part)
     if isinstance(part, HomoskedasticNoise):

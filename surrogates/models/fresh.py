@@ -125,9 +125,7 @@ class FreshGP(SingleTaskGP):
         return super()._apply_noise(X, mvn, noise)
 
     def _extend_noise(self, model: "FreshGP", noise: Tensor | None) -> None:
-        """Give ``model``, of the data and further values, the noise of both: variances (..., k) of
-        the latter, or σ² of all if ``None``.
-        """
+        """Give ``model`` the noise of its data, the last (..., k) given; σ² of all if ``None``."""
         if noise is None:
             return
         known = self.likelihood
@@ -294,9 +292,7 @@ class FreshGP(SingleTaskGP):
         return self._stream_numbers or tuple(range(self.train_targets.shape[:-1].numel()))
 
     def _streams(self, generator: torch.Generator) -> list[torch.Generator]:
-        """Return a source of randomness for every data set, which its number decides:
-        a subset of the outputs has their paths.
-        """
+        """Return each data set's generator, by its number: subsets of outputs keep their paths."""
         if not self.train_targets.shape[:-1] and self._stream_numbers is None:
             return [generator]
         first = int(torch.randint(2**62, (), generator=generator, device=generator.device))
@@ -354,9 +350,7 @@ class FreshGP(SingleTaskGP):
         return paths
 
     def _check_constant_data(self, what: str) -> None:
-        """Require data without gradients, which paths would not pass on; ``what`` begins the
-        message.
-        """
+        """Require data without gradients, which paths lose; ``what`` begins the message."""
         for name in self._varying_data():
             raise ValueError(
                 f"`{name}` must not require gradients. {what} none in the data: give"
@@ -434,9 +428,7 @@ class FreshGP(SingleTaskGP):
 
     @contextmanager
     def _kept(self) -> Iterator[dict[str, Any]]:
-        """Let one thread at a time see, and add to, what is kept of the present model; what was
-        computed for another one is dropped.
-        """
+        """Let one thread at a time see and extend what is kept of the present model alone."""
         with self._building, ordinary_tensors():
             kept = self.prediction_strategy
             if kept is None or not self._state_key().matches(kept.key):

@@ -433,9 +433,7 @@ class PathwiseGP(FreshGP):
 
     @property
     def _supports_cache_root(self) -> bool:
-        """Whether BoTorch's acquisition functions may extend a Cholesky factor of the posterior:
-        that of paths has a root already.
-        """
+        """Whether BoTorch may extend a factor of the posterior: paths have a root already."""
         return self._may_cache_root and self._is_exact
 
     @_supports_cache_root.setter

@@ -130,7 +130,7 @@ def _draw_paths(
     model come as BoTorch's ``MatheronPath``, whose prior and update are ours.
     """
     stock = prior_sampler is draw_kernel_feature_paths and update_strategy is gaussian_update
-    if not stock or (model._is_exact and not _is_batch(model)):
+    if not stock or (model._is_exact and model.train_targets.ndim == 1):
         model.eval()
         return DrawMatheronPaths.funcs[(ExactGP,)](
             model,
@@ -148,10 +148,8 @@ def _draw_paths(
 def _draw_prior(
     model: PathwiseGP, *, sample_shape: Size, num_features: int | None = None, **botorch: Any
 ) -> GeneralizedLinearPath:
-    """Draw prior functions from our random features, as many as the model has by default;
-    BoTorch's for a batch or given maps.
-    """
-    if _is_batch(model) or botorch:
+    """Draw functions of as many features as the model has; BoTorch's for a batch or given maps."""
+    if model.train_targets.ndim > 1 or botorch:
         botorch |= {} if num_features is None else {"num_features": num_features}
         return DrawKernelFeaturePaths.funcs[(ExactGP,)](model, sample_shape=sample_shape, **botorch)
     model.eval()
@@ -291,10 +289,6 @@ def _broadcast(
         )
         values = each(x.movedim(sampled, front).reshape(sample_shape.numel(), -1, x.shape[-1]))
     return values.reshape(*sizes, *others, x.shape[-2]).movedim(front, sampled)
-
-
-def _is_batch(model: PathwiseGP) -> bool:
-    return model.train_targets.ndim > 1
 
 
 def _generator() -> torch.Generator:

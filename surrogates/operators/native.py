@@ -254,9 +254,7 @@ if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's
 
 @cache
 def _library(dtype: torch.dtype) -> ctypes.CDLL | None:
-    """Return the library for numbers of a type, compiled if it was not before; ``None`` where it
-    cannot be, or finds other numbers than PyTorch.
-    """
+    """Return the compiled library for a type; ``None`` without one that equals PyTorch."""
     try:
         library = load(SOURCE, DEFINITIONS[dtype])
         for name, arguments in SIGNATURES.items():
@@ -425,9 +423,7 @@ def _processor() -> bytes:
 
 
 def _cache_folder() -> Path | None:
-    """Return a folder that the user, and nobody else, can write to; ``None`` where there is none.
-    What lies there is run.
-    """
+    """Return a folder that only the user can write to, as its files are run, or ``None``."""
     chosen = os.environ.get("XDG_CACHE_HOME", "")
     try:
         base = Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache"

@@ -252,9 +252,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
 
 def _units(targets: Array) -> tuple[Array, Array]:
-    """Return the mean (m,) and standard deviation (m,) of the columns of ``targets`` (n, m); the
-    latter is 1 where they differ by rounding alone.
-    """
+    """Return mean and deviation (m,) of columns (n, m); 1 where they differ by rounding alone."""
     # Sums and squares of numbers up to 1 neither overflow nor vanish
     largest = np.abs(targets).max(0)
     largest = np.where(largest > 0.0, largest, 1.0)

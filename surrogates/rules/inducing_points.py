@@ -158,9 +158,7 @@ def _kept(points: np.ndarray, search: Any, radius: float) -> Tensor:
 
 
 def _kept_at_least(points: np.ndarray, m: int) -> Tensor:
-    """Return what is kept at the largest radius that bisection finds to keep at least m:
-    up to 1% more; all, if m is not reached.
-    """
+    """Return at least m kept indices, up to 1% more, at a radius found by bisection; or all."""
     search = _neighbours(points)
     kept = torch.arange(len(points), device="cpu")
     low = 0.0

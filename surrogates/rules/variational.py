@@ -146,9 +146,7 @@ class Variational(Rule):
         return total - divergence.item()
 
     def _fitted_factor(self, data: DataSet) -> Tensor:
-        """Return L as it was in the fit: what v stands for depends on the jitter,
-        in the directions that K_ZZ hardly has.
-        """
+        """Return L as in the fit: its jitter decides what v means where K_ZZ is nearly singular."""
         K = kernel_operator(data.kernel, self.points).to_dense()
         jitter = gpytorch.settings.variational_cholesky_jitter.value(dtype=K.dtype)
         return psd_safe_cholesky(

@@ -125,9 +125,7 @@ class PosteriorError(ResidualRows, Judge):
 
     @cached_property
     def _left(self) -> Tensor:
-        """The variance in each row given its nearest neighbours, (m,); the number of neighbours is
-        limited so that this costs an epoch at most.
-        """
+        """The variance (m,) of rows given nearest neighbours, as many as cost an epoch at most."""
         rows = self.system.rows
         size = min(1 + self.num_neighbours, int(self.system.n / len(self.index) ** 0.5))
         eps = 10.0 * size * torch.finfo(torch.float64).eps

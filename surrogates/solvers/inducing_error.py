@@ -108,9 +108,7 @@ class InducingError(Judge):
 
     @cached_property
     def _index(self) -> Tensor:
-        """The data at which errors are evaluated, random ones; inducing points only if there are
-        no others, since the posterior varies less there than at new points.
-        """
+        """Random data to evaluate errors at; inducing points, where f varies less, only if no others."""
         order = shuffled_rows(self.system)[: NUM_ROWS + self.system.n]
         X, Z = self.system.cross.tiles.X1[order], self.system.points
         _, kinds = torch.cat([Z, X]).unique(dim=0, return_inverse=True)

@@ -438,8 +438,7 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
         if run.system is run.finest or not self.refine or self.keep_descent:
             return False
         finer = run.systems[run.level + 1]
-        fits = finer is run.given or run.given.rows.agree(self._fits(finer, len(run.norms)))
-        if not fits:
+        if finer is not run.given and not run.given.rows.agree(self._fits(finer, len(run.norms))):
             run.note = joined_notes(run.note, "float64 does not fit in free memory")
             return False
         run.use(run.level + 1)
@@ -640,9 +639,7 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
         return stalled | (sweep.num_lost > len(running))
 
     def _epochs_to_look(self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor) -> float:
-        """Return the epochs until the next scheduled look: those that two clear falls of the
-        ``residual`` take at the pace so far, at most as many as have passed.
-        """
+        """Return the epochs of two clear falls at the pace so far, at most those passed."""
         fall = run.residual[sweep.columns[sweep.running]] / residual
         num_falls = fall.log().min().item() / math.log(CLEAR_CHANGE)
         passed = run.request.epochs - sweep.began

@@ -207,9 +207,7 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
         return gradient, gap
 
     def _prior_product(self, system: LinearSystem, M: Tensor, generator: torch.Generator) -> Tensor:
-        """Return Φ Φᵀ M, an unbiased estimate of the kernel between the points of the unknowns
-        times M, for fresh features Φ; the product itself, of kernels that have none.
-        """
+        """Return Φ Φᵀ M for fresh features, unbiased for K M; K M itself for kernels without."""
         if system.stationary is None:
             return system.kernel_matmul(M)
         X = system.points
