@@ -160,8 +160,7 @@ def full_precision() -> Iterator[None]:
         yield
         return
     settings = torch.backends.cuda.matmul
-    # PyTorch is replacing the one setting by the other, and refuses to read the old one once the
-    # new one was set.
+    # PyTorch replaces one setting by the other, and refuses to read the old one after the new
     setting, value = ("fp32_precision", "ieee") if _has_precisions() else ("allow_tf32", False)
     before = getattr(settings, setting)
     setattr(settings, setting, value)

@@ -1,6 +1,4 @@
-"""Draw the picture of a Thompson batch for the first page: functions of a posterior, and the
-maximiser of each.
-"""
+"""Draw a Thompson batch for the first page: functions of a posterior, and their maximisers."""
 
 import sys
 

@@ -1,6 +1,4 @@
-"""One call that learns hyperparameters from data of any size,
-by the method that suits the model.
-"""
+"""One call that learns hyperparameters from data of any size, by a method that suits the model."""
 
 import logging
 import math
@@ -275,9 +273,7 @@ def _warn_of_bounds(model: SingleTaskGP) -> bool:
 
 
 def _warn_of_structure(model: SingleTaskGP, evidence: Evidence) -> None:
-    """Warn if close neighbours have errors alike, which the model takes for noise, or if it is sure
-    of means that the data do not have.
-    """
+    """Warn if neighbours err alike, taken for noise, or the model is too sure of its means."""
     misfit = evidence.misfit(model)
     if not _has_little_noise(model) and _exceeds(misfit.nearer, LEAST_NEARER, 0.5):
         found = (

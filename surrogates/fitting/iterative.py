@@ -200,9 +200,7 @@ def _solve(
     quicker: Solver | None,
     initial: Tensor | None,
 ) -> Solution:
-    """Return the solutions behind a gradient, at first by the ``quicker`` solver if there is one;
-    where they are not, go on with them a few times.
-    """
+    """Return solutions, first by ``quicker`` if there is one; go on a few times where unsolved."""
     for own in (quicker or solver, *[solver] * (MOST_SOLVES - 1)):
         model.zero_grad()
         solution = backward_log_likelihood(

@@ -193,9 +193,7 @@ class FantasyGP(Model, FantasizeMixin):
 
 
 class _Fantasies:
-    """The fantasies of one output of one data set, which has seen values Y (*F, k) at Q (*T, k, d)
-    with noise (*T, k).
-    """
+    """Fantasies of one output and data set: values Y (*F, k) at Q (*T, k, d), noise (*T, k)."""
 
     def __init__(
         self,

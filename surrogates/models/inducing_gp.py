@@ -1,6 +1,4 @@
-"""Gaussian processes whose posterior has its weights on inducing points; see
-:mod:`surrogates.rules.inducing`.
-"""
+"""Gaussian processes with weights on inducing points; see :mod:`surrogates.rules.inducing`."""
 
 from typing import Any
 

@@ -1,6 +1,4 @@
-"""The kernel matrix as an operator: K(X, Z) @ W,
-stored whole only where it fits a stated budget.
-"""
+"""The kernel matrix as an operator: K(X, Z) @ W, stored whole only if it fits a stated budget."""
 
 from surrogates.operators.differentiable import Basis, KernelBasis, combine, combine_rowwise
 from surrogates.operators.kernel_matrix import Dense, KernelOperator, Tiled, kernel_operator

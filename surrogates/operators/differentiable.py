@@ -283,9 +283,7 @@ class _CombineGradient(torch.autograd.Function):
 
 
 class _CombineRowwise(torch.autograd.Function):
-    """Values (s · q,) at X (s · q, d), the points of combination 0 first, and the gradients
-    (s · q, d) for the backward pass.
-    """
+    """Values (s · q,) at X (s · q, d), combination 0 first, and gradients for ``backward``."""
 
     @staticmethod
     def forward(X: Tensor, basis: Basis, W: Tensor) -> tuple[Tensor, Tensor]:

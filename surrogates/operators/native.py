@@ -212,9 +212,7 @@ def _by_rows(
     entries_a_thread: int = 2**17,  # fewer take less time than to hand them to another thread
     entries_at_once: int = 2**28,  # of a call that cannot be interrupted
 ) -> None:
-    """Call ``name(*first, start, stop, *others)`` for parts of so many rows of ``width`` entries,
-    in as many threads as PyTorch has.
-    """
+    """Call ``name(*first, start, stop, *others)`` for parts of the rows, threaded like PyTorch."""
     function: Callable[..., None] = getattr(_library(dtype), name)
     numbers = list[int | float]()
     for part in others:

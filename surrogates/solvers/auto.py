@@ -236,9 +236,7 @@ class Auto(GoalSolver):
         return {entry.name: getattr(self, entry.name) for entry in fields(GoalSolver)}
 
     def _patient(self, choice: Choice, request: Request) -> Solver:
-        """Return the chosen solver with a budget that leaves enough for a direct solve, in case the
-        forecast is wrong: the epochs that one costs, or three times the forecast if that is more.
-        """
+        """Return the solver, so limited that a direct solve is left if the forecast is wrong."""
         solver = choice.solver
         if not isinstance(solver, IterativeSolver) or not self._may_end_directly(choice, request):
             return solver

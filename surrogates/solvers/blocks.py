@@ -102,8 +102,7 @@ class DeterminantalSampler(RowSampler):
         r = len(self.values)
         others = len(self.U) - len(self.values)
         logs = self.values.log().tolist()
-        # table[j][l]: log of the elementary symmetric polynomial of degree l of the first j
-        # eigenvalues.
+        # table[j][l]: log elementary symmetric polynomial, degree l, of the first j eigenvalues
         table = torch.full((r + 1, size + 1), -math.inf, dtype=torch.float64, device="cpu")
         table[:, 0] = 0.0
         for j in range(r):

@@ -91,8 +91,7 @@ class CG(IterativeSolver[LinearSystem, Apply, CGState]):
         HP = system @ state.P
         curvature = system.rows.dot(state.P, HP)
         alpha = state.rho / curvature
-        # Rounding can end a column's recursion: it then stays where it is, and its residual, set to
-        # 0, stops it.
+        # Rounding can end a column's recursion: it stays, and its residual, set to 0, stops it
         sound = torch.isfinite(alpha) & (curvature > 0) & (state.rho > 0)
         alpha = torch.where(sound, alpha, torch.zeros_like(alpha))
         W = state.W.addcmul_(state.P, alpha)

@@ -108,7 +108,7 @@ class InducingError(Judge):
 
     @cached_property
     def _index(self) -> Tensor:
-        """Random data to evaluate errors at; inducing points, where f varies less, only if no others."""
+        """Random data to evaluate errors at; inducing points, where f varies less, if no others."""
         order = shuffled_rows(self.system)[: NUM_ROWS + self.system.n]
         X, Z = self.system.cross.tiles.X1[order], self.system.points
         _, kinds = torch.cat([Z, X]).unique(dim=0, return_inverse=True)

@@ -115,8 +115,7 @@ class SGD(IterativeSolver[LinearSystem, None, SGDState]):
     def init(self, system: LinearSystem, start: Start[None]) -> SGDState:
         initial = start.initial
         data = system.regression(start.rhs, start.targets)
-        # With inducing points: the weighted misfit of zero weights, which bounds that of the
-        # solution.
+        # With inducing points: the weighted misfit of zero weights, which bounds the solution's
         misfit = start.gap
         if data.projected_noise is not None:
             misfit = data.rhs * _relative_precision(system, len(data.rhs)).sqrt()

@@ -287,8 +287,7 @@ class SketchAndProject(IterativeSolver[KernelSystem, Blocks, SketchAndProjectSta
     def _end_epoch(
         self, system: KernelSystem, state: SketchAndProjectState
     ) -> SketchAndProjectState:
-        # Exact blocks lower the objective, though the residual may rise on the way; samples show it
-        # with noise.
+        # Exact blocks lower the objective, if not every residual, which samples show with noise
         lenient = self.preconditioner.is_exact or state.sampler is not None
         monitor, diverged = state.monitor.judge(state.W, 1.0 / DIGIT if lenient else CLEAR_CHANGE)
         W = torch.where(diverged, monitor.checkpoint, state.W, out=state.W)
@@ -339,8 +338,7 @@ class SketchAndProject(IterativeSolver[KernelSystem, Blocks, SketchAndProjectSta
 
     def estimate(self, system: KernelSystem, state: SketchAndProjectState) -> Tensor:
         if state.average is None or state.count < self._first_averaged(system, state.block_size):
-            # In the middle of a divergence, the best iterate; `not <=` for a residual that is not a
-            # number.
+            # Amid a divergence, the best iterate; `not <=` for a residual that is not a number
             sound = state.residual <= CLEAR_CHANGE * state.monitor.best
             if bool(sound.all()):
                 return state.W

@@ -462,9 +462,7 @@ class GoalSolver(Solver):
 
 
 def _into_range(request: Request) -> Tensor | None:
-    """Scale columns whose squares might overflow or underflow by powers of two, which is exact;
-    return the factors (s,), or ``None`` if no column needs one.
-    """
+    """Scale columns of extreme squares by exact powers of two; return factors (s,) or ``None``."""
     low, high = request.rhs.aminmax(dim=0)
     largest = request.system.rows.max(torch.maximum(high, -low))
     single = torch.finfo(torch.float32)  # which holds the squares of these, and theirs

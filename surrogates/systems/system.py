@@ -142,8 +142,7 @@ class Regression(NamedTuple):
 
     rhs: Tensor  # (num_data, s) f + ε
     noise_draw: Tensor  # (num_data, s) ε, 0 if it is not known apart
-    # (n, s) K_ZX Σ⁻¹ ε, exactly, where the unknowns weigh other points than the data; ``None``
-    # where they weigh those
+    # (n, s) K_ZX Σ⁻¹ ε, exactly; ``None`` where the unknowns weigh the data themselves
     projected_noise: Tensor | None
 
 
