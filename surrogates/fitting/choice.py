@@ -227,7 +227,7 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
 def _evidence(
     model: SingleTaskGP, choice: FitChoice, generator: torch.Generator | None
 ) -> Evidence | None:
-    """Return random data to judge by, not those drawn by the methods; ``None`` if they cannot."""
+    """Return random data to judge by, not those the methods draw; ``None`` if they cannot judge."""
     y = model.train_targets
     is_judged = set(choice.methods) <= {"exact", "sample", "minibatch", "iterative"}
     if not is_judged or y.ndim > 1 or len(y) < JUDGE_FROM:

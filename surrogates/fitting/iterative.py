@@ -213,7 +213,7 @@ def _solve(
 
 
 def _is_solved(solution: Solution, solver: Solver, largest: float = 0.03) -> bool:
-    """Return whether no residual exceeds the ``largest``, or the solver's own aim if more."""
+    """Return whether no relative residual exceeds the ``largest``, or the solver's aim if more."""
     asked = getattr(solver, "tolerance", None)
     enough = largest if asked is None else max(largest, asked)
     return solution.residual.max().item() <= enough  # false for NaN

@@ -252,7 +252,7 @@ if hasattr(os, "register_at_fork"):  # a forked process has none of its parent's
 
 @cache
 def _library(dtype: torch.dtype) -> ctypes.CDLL | None:
-    """Return the compiled library for a type; ``None`` without one that equals PyTorch."""
+    """Return the compiled library for a type; ``None`` if none compiles or agrees with PyTorch."""
     try:
         library = load(SOURCE, DEFINITIONS[dtype])
         for name, arguments in SIGNATURES.items():

@@ -35,7 +35,7 @@ class Covariance(ABC):
     perturbed: bool = False
 
     def deviations(self, paths: SamplePaths, Q: Tensor) -> Tensor:
-        """Return what values at Q (..., q, d) tell of ``paths`` less their mean, (s, ..., q)."""
+        """Return what data at Q (..., q, d) tell of ``paths`` less their mean, (s, ..., q)."""
         return paths(Q) - paths.mean(Q)
 
     def between(self, Q: Tensor) -> CovarianceWith:

@@ -177,7 +177,7 @@ class Variational(Rule):
         kernel = _in_float64(data.kernel, X)
         cross = kernel_operator(kernel, self.points.double(), X.double()).to_dense()
         features = torch.linalg.solve_triangular(q.factor, cross, upper=False)
-        # A variance that rounding makes negative would, over a small σ², raise the bound at will
+        # A variance that rounds below 0, divided by a small σ², would raise the bound without limit
         conditional = data.kernel(X, diag=True) - features.square().sum(0)
         explained = (q.root.T @ features).square().sum(0)
         return data.mean_module(X) + features.T @ q.mean, conditional.clamp_min(0.0) + explained

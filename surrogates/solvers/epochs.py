@@ -34,8 +34,7 @@ class EpochMonitor(State):
     steps: int  # begun since the last judgement
     epochs: int  # likewise
     squares: Tensor  # (s,) sum since then of the squared residuals of the rows dealt
-    # (s,) residual norm, the root mean square over the last window's epochs; infinite before, and
-    # at a restart
+    # (s,) root mean square residual norm of the last window; infinite before, and at a restart
     residual: Tensor
     best: Tensor  # (s,) smallest such residual
     checkpoint: Tensor  # (n, s) what had it, at the window's end
@@ -120,8 +119,7 @@ class EpochMonitor(State):
 class AveragedDescent(State):
     """Iterates with momentum, their average, and a step size reduced for columns that diverge."""
 
-    # (n, s) where the next gradient is taken: the iterates A, moved on by the momentum times their
-    # velocities
+    # (n, s) where the next gradient is taken: the iterates A plus momentum times velocities
     point: Tensor
     V: Tensor  # (n, s) velocities
     average: Tensor  # (n, s)

@@ -251,8 +251,7 @@ class SketchAndProject(IterativeSolver[KernelSystem, Blocks, SketchAndProjectSta
         if state.sampler is not None:  # as its rows speak for all
             gap = gap * state.sampler.weights[index].to(gap.dtype).unsqueeze(1)
         monitor = monitor.observe(gap)
-        # The rows dealt are those not visited for longest: what they show is, if anything, more
-        # than the average row's residual.
+        # Rows not visited for longest show, if anything, more than the average row's residual
         shown = (system.n / num_shown * gap[:num_shown].square().sum(0)).sqrt()
         # Cells show few rows of the others, so that one block may be lucky
         residual = shown if cells is None else torch.maximum(shown, state.shown)
@@ -287,7 +286,7 @@ class SketchAndProject(IterativeSolver[KernelSystem, Blocks, SketchAndProjectSta
     def _end_epoch(
         self, system: KernelSystem, state: SketchAndProjectState
     ) -> SketchAndProjectState:
-        # Exact blocks lower the objective, if not every residual, which samples show with noise
+        # Exact blocks lower the objective, though perhaps not the residual that samples estimate
         lenient = self.preconditioner.is_exact or state.sampler is not None
         monitor, diverged = state.monitor.judge(state.W, 1.0 / DIGIT if lenient else CLEAR_CHANGE)
         W = torch.where(diverged, monitor.checkpoint, state.W, out=state.W)

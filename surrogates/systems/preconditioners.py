@@ -93,8 +93,7 @@ class LowRank(Preconditioner):
         checks.fields(self, ["rank"], checks.positive_int)
 
     def rank_for(self, n: int) -> int:
-        # With the columns of many paths, r columns of K and an r × r factorisation cost less than
-        # the epochs that they save
+        # With many paths, r columns of K and an r × r factorisation cost less than what they save
         return min(n, self.rank or max(500, min(n // 5, 2000)))
 
 

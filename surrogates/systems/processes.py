@@ -56,8 +56,7 @@ def processes(
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
     yield device
     dist.destroy_process_group()  # not after an error: others may be gone
-    # Gloo's threads need the interpreter to free the last messages, and abort a process whose
-    # interpreter is ending
+    # Gloo's threads need the interpreter to free the last messages, and abort a process that ends
     time.sleep(0.1)
 
 
