@@ -146,8 +146,7 @@ class Search:
     @torch.no_grad()
     def log_posterior(self, gp: BatchedGP, index: Tensor) -> float:
         """Return the log likelihood of the sets ``index``, with the priors, in nats."""
-        nll = gp.negative_log_likelihood(index).sum()
-        return (log_prior(gp) - nll).item()
+        return (log_prior(gp) - gp.negative_log_likelihood(index).sum()).item()
 
 
 class FitEndedError(KeyboardInterrupt):

@@ -403,8 +403,7 @@ class WaveSource:
         self, law: RadialLaw, lengthscale: Tensor, columns: Tensor, tails: Tensor
     ) -> Waves:
         directions, ratios = weighted_frequencies(law, tails, self.like, self.generator)
-        waves = self._stationary(directions, lengthscale, columns)
-        return replace(waves, ratios=ratios)
+        return replace(self._stationary(directions, lengthscale, columns), ratios=ratios)
 
     def _periodic(self, kernel: Kernel, columns: Tensor, tails: Tensor) -> Waves:
         """Fourier series: exp(−2 sin²(πr/p)/ℓ) = E cos(2πjr/p), with random j for every column."""

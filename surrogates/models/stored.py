@@ -177,8 +177,7 @@ def load_model(path: Path) -> Stored:
 def _stored(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Stored:
     inputs = tensors[INPUTS]
     targets = tensors[TARGETS]
-    several = description["num_outputs"] > 1
-    columns = targets.mT if several else targets.unsqueeze(-1)
+    columns = targets.mT if description["num_outputs"] > 1 else targets.unsqueeze(-1)
     noise = tensors.get(NOISE)
     likelihood = None
     if noise is None:

@@ -176,5 +176,4 @@ def operator_of(
     """Return the operator that ``tiles`` evaluate: :class:`Dense` if it fits, or :class:`Tiled`."""
     budget = memory.default_budget(tiles.X1.device) if memory_budget is None else memory_budget
     num_bytes = len(tiles.X1) * len(tiles.X2) * tiles.X1.element_size()
-    kind = Dense if num_bytes <= budget else Tiled
-    return kind(tiles, symmetric)
+    return (Dense if num_bytes <= budget else Tiled)(tiles, symmetric)

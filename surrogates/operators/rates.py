@@ -80,8 +80,7 @@ def measured_rates(
         return 2.0 ** round(math.log2(memory.seconds(call, device) / count / operation))
 
     def factorised(matrix: Tensor) -> float:
-        count = len(matrix) ** 3 / 3.0
-        return worth(lambda: torch.linalg.cholesky_ex(matrix), count)
+        return worth(lambda: torch.linalg.cholesky_ex(matrix), len(matrix) ** 3 / 3.0)
 
     factorise = factorised(H)
     doubles = points.double()

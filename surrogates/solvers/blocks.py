@@ -94,8 +94,7 @@ class DeterminantalSampler(RowSampler):
         )
         rest = normal.to(self.U.device)
         rest -= self.U @ (self.U.T @ rest)
-        span = torch.linalg.qr(torch.cat([chosen, rest], dim=1)).Q
-        return _project(span, generator)
+        return _project(torch.linalg.qr(torch.cat([chosen, rest], dim=1)).Q, generator)
 
     def _eigenvectors(self, size: int, generator: torch.Generator) -> list[int]:
         """Return which of U's columns are among the ``size`` eigenvectors picked."""
