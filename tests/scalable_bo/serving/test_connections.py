@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from scalable_bo.serving import connections
+from scalable_bo.serving import server as serving
 from scalable_bo.serving.client import RemoteStudy
 from scalable_bo.serving.server import Server
 from scalable_bo.space.space import Float, Space
@@ -18,8 +18,8 @@ from scalable_bo.study.study import Study
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(connections.Connection, "patience", 0.5)
-    monkeypatch.setattr(connections, "most_connections", lambda: 8)
+    monkeypatch.setattr(serving.Connection, "patience", 0.5)
+    monkeypatch.setattr(serving, "most_connections", lambda: 8)
     with Study(Space(x=Float(0.0, 1.0)), maximize=True) as study, Server(study) as started:
         yield started
 
@@ -60,7 +60,7 @@ def test_one_address_cannot_take_all_and_workers_that_are_there_go_on(server: Se
 
 def test_there_are_fewer_connections_than_the_process_may_open_files() -> None:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert connections.most_connections() < files
+    assert serving.most_connections() < files
 
 
 @pytest.mark.parametrize(
