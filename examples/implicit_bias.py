@@ -27,11 +27,8 @@ BUDGETS = (4, 20, 100)
 generator = torch.Generator().manual_seed(0)
 clusters = torch.tensor([-2.5, 2.0], dtype=torch.float64).repeat(N // 2)
 X = (clusters + 0.7 * torch.randn(N, generator=generator, dtype=torch.float64)).unsqueeze(1)
-y = (
-    torch.sin(2 * X)
-    + torch.cos(5 * X)
-    + math.sqrt(NOISE) * torch.randn(X.shape, generator=generator, dtype=torch.float64)
-)
+noise = math.sqrt(NOISE) * torch.randn(X.shape, generator=generator, dtype=torch.float64)
+y = torch.sin(2 * X) + torch.cos(5 * X) + noise
 x = torch.linspace(-8, 8, 500, dtype=torch.float64).unsqueeze(1)
 
 # %% Condition the same prior paths and noise exactly, and by longer and longer descents
@@ -122,8 +119,8 @@ for i, values in zip(shown, basis.T, strict=True):
 functions.set(title="Spectral basis functions (grey: density of the data)")
 exact = coordinates["exact"].abs()
 spectrum.semilogy(range(1, count + 1), exact, label="exact mean itself", **dashed)
-spectrum.set(title="Error of the mean along each basis function", xlabel="i")
-spectrum.set(xlim=(1, count), ylim=(1e-4, None))
+spectrum.set(xlabel="i", xlim=(1, count), ylim=(1e-4, None))
+spectrum.set(title="Error of the mean along each basis function")
 for axis in axes.flat:
     axis.legend(fontsize=8, loc="best" if axis is not functions else "upper left")
 Path("results").mkdir(exist_ok=True)

@@ -32,6 +32,13 @@ def kernel(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.exp(-0.5 * ((a.unsqueeze(-1) - b.unsqueeze(-2)) / BANDWIDTH).square())
 
 
+def distances_by_pass(step_size: torch.Tensor, decay: float = 0.0) -> torch.Tensor:
+    """Return the distances after every pass, (passes, trials), for all data sets at once."""
+    start = torch.zeros(NUM_TRIALS, m, 1, dtype=torch.float64)
+    passes = descend(lambda j: features[:, j], y, start, step_size, 1, NUM_PASSES, generator, decay)
+    return torch.stack([distance((features_x @ c).squeeze(-1)) for c in passes])
+
+
 def distance(predictions: torch.Tensor) -> torch.Tensor:
     return (predictions - f(x)).square().mean(-1).sqrt()
 
@@ -41,7 +48,8 @@ y = f(X) + torch.randn(NUM_TRIALS, N, generator=generator, dtype=torch.float64)
 x = torch.rand(2000, generator=generator, dtype=torch.float64)
 
 # %% Take a step for each datum, with step size 1/(8n) and m centres, and measure the distance after
-# every pass, for all data sets at once
+# every pass
+step_size = torch.tensor([1 / (8 * N)], dtype=torch.float64)
 curves = {}
 for m in LEVELS:
     centers = X[:, :m]
@@ -51,12 +59,7 @@ for m in LEVELS:
         root = inverse_root(kernel(Z, Z))
         features[trial, :, : root.shape[1]] = kernel(X[trial], Z) @ root
         features_x[trial, :, : root.shape[1]] = kernel(x, Z) @ root
-    start = torch.zeros(NUM_TRIALS, m, 1, dtype=torch.float64)
-    step_size = torch.tensor([1 / (8 * N)], dtype=torch.float64)
-    passes = descend(
-        lambda j, features=features: features[:, j], y, start, step_size, 1, NUM_PASSES, generator
-    )
-    curves[m] = torch.stack([distance((features_x @ c).squeeze(-1)) for c in passes])
+    curves[m] = distances_by_pass(step_size)
     best = int(curves[m].mean(1).argmin())
     mean = curves[m][best].mean()
     spread = curves[m][best].std()
@@ -68,17 +71,7 @@ for m in LEVELS:
 # %% Let the steps decay, η_t = η t^(−θ), η such that they are as long in all as the constant ones
 for decay in (0.25, 0.5):
     longer = step_size * (1 - decay) * (N * NUM_PASSES) ** decay
-    passes = descend(
-        lambda j, features=features: features[:, j],
-        y,
-        start,
-        longer,
-        1,
-        NUM_PASSES,
-        generator,
-        decay,
-    )
-    decayed = torch.stack([distance((features_x @ c).squeeze(-1)) for c in passes])
+    decayed = distances_by_pass(longer, decay)
     best = int(decayed.mean(1).argmin())
     print(
         f"m = {m:2d}, θ = {decay}: smallest distance {decayed[best].mean():.3f} after {best + 1}"
@@ -86,28 +79,17 @@ for decay in (0.25, 0.5):
     )
 
 # %% Without knowing f, stop by held-out data, or choose a penalty by cross-validation
-stopped = []
-ridge = []
+step = 1 / (8 * N**0.5)
+sgm = NystromSGM(BANDWIDTH, num_centers=8, step_size=step, validation_fraction=0.2, random_state=0)
 penalties = {"alpha": [0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]}
-for inputs, targets in zip(X.unsqueeze(-1).numpy(), y.numpy(), strict=True):
-    model = NystromSGM(
-        BANDWIDTH,
-        num_centers=8,
-        step_size=1 / (8 * N**0.5),
-        validation_fraction=0.2,
-        random_state=0,
-    ).fit(inputs, targets)
-    stopped.append(distance(torch.from_numpy(model.predict(x.unsqueeze(-1).numpy()))))
-    search = GridSearchCV(
-        KernelRidge(kernel="rbf", gamma=0.5 / BANDWIDTH**2),
-        penalties,
-        scoring="neg_mean_squared_error",
-    )
-    ridge.append(
-        distance(torch.from_numpy(search.fit(inputs, targets).predict(x.unsqueeze(-1).numpy())))
-    )
-stopped = torch.stack(stopped)
-ridge = torch.stack(ridge)
+kernel_ridge = KernelRidge(kernel="rbf", gamma=0.5 / BANDWIDTH**2)
+search = GridSearchCV(kernel_ridge, penalties, scoring="neg_mean_squared_error")
+data = list(zip(X.unsqueeze(-1).numpy(), y.numpy(), strict=True))
+points = x.unsqueeze(-1).numpy()
+stopped, ridge = (
+    torch.stack([distance(torch.from_numpy(model.fit(*one).predict(points))) for one in data])
+    for model in (sgm, search)
+)
 zero = distance(torch.zeros_like(x))
 print(f"NystromSGM, passes chosen on a held-out fifth: {stopped.mean():.3f} ± {stopped.std():.3f}")
 print(

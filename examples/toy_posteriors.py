@@ -31,14 +31,6 @@ problems = {
 }
 
 
-def observe(X: torch.Tensor) -> torch.Tensor:
-    return (
-        torch.sin(2 * X)
-        + torch.cos(5 * X)
-        + math.sqrt(NOISE) * torch.randn(X.shape, generator=generator)
-    )
-
-
 def exact_posterior(
     X: torch.Tensor, y: torch.Tensor, x: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -57,12 +49,10 @@ def models(name: str, X: torch.Tensor, y: torch.Tensor) -> dict[str, PathwiseGP]
     shared = {**prior, "likelihood": gaussian_likelihood(NOISE)}
     step_size, num_inducing = {"infill": (0.5, 20), "large domain": (5.0, 200)}[name]
     sgd = SGD(step_size=step_size, batch_size=64, max_epochs=60)
+    cg = CG(preconditioner=None, max_epochs=11)  # one product is for the residual
     return {
         "SGD, 60 epochs": PathwiseGP(X, y, solver=sgd, **shared),
-        # One product for the residual
-        "CG, 10 iterations": PathwiseGP(
-            X, y, solver=CG(preconditioner=None, max_epochs=11), **shared
-        ),
+        "CG, 10 iterations": PathwiseGP(X, y, solver=cg, **shared),
         "SVGP": VariationalGP(
             X, y, inducing_points=num_inducing, inducing_method="neighbours", **shared
         ),
@@ -74,7 +64,8 @@ BLUE = {"color": "#0072B2"}
 DASHED = {"color": "black", "linewidth": 0.9, "linestyle": "--"}
 figure, axes = plt.subplots(2, 3, figsize=(11, 5.5), sharex="row", sharey="row")
 for row, (name, (X, x)) in zip(axes, problems.items(), strict=True):
-    y = observe(X)
+    noise = math.sqrt(NOISE) * torch.randn(X.shape, generator=generator)
+    y = torch.sin(2 * X) + torch.cos(5 * X) + noise
     x = x.unsqueeze(1)
     exact_mean, exact_std = exact_posterior(X, y, x)
     for axis, (method, model) in zip(row, models(name, X, y).items(), strict=True):

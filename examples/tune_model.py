@@ -34,12 +34,8 @@ def error(params: dict) -> float:
     classifier = KNeighborsClassifier(
         params["neighbours"], p=params["p"], weights=params["weights"]
     )
-    return (
-        1
-        - cross_val_score(
-            make_pipeline(SCALERS[params["scaler"]], classifier), X[::3], y[::3], cv=3
-        ).mean()
-    )
+    model = make_pipeline(SCALERS[params["scaler"]], classifier)
+    return 1 - cross_val_score(model, X[::3], y[::3], cv=3).mean()
 
 
 # %% Run two rounds of twelve. The study gets a function that makes the pool, so that it continues
