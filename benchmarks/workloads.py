@@ -119,14 +119,11 @@ def study(n: int, use: Callable[[Any], object], on_disk: bool = False) -> Call:
     space = Space(**{f"x{i}": Float(0.0, 1.0) for i in range(X.shape[1])})
 
     def call() -> None:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            Study(
-                space, maximize=True, seed=0, path=Path(folder) / "s" if on_disk else None
-            ) as made,
-        ):
-            made.add_data(X, y, name="history")
-            use(made)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "s" if on_disk else None
+            with Study(space, maximize=True, seed=0, path=path) as made:
+                made.add_data(X, y, name="history")
+                use(made)
 
     return call
 

@@ -75,9 +75,8 @@ class BatchSizeCell(FitCell):
 
     def measure(self, on_status: Status) -> dict[str, Any]:
         data = load(self, test_fraction=0.1)
-        X, y, test_X = (
-            tensor.to(self.device) for tensor in (data.train_X, data.train_y, data.test_X)
-        )
+        parts = data.train_X, data.train_y, data.test_X
+        X, y, test_X = (tensor.to(self.device) for tensor in parts)
         feature_map: nn.Module = network(X.shape[1], self.width, self.seed)
         if self.kernel == "gaussian":
             base = RBFKernel()

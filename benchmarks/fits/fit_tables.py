@@ -169,13 +169,8 @@ def _batch_sizes(records: list[Record]) -> list[list[str]]:
     rows: dict[str, dict[int, str]] = {}
     for record in records:
         settings = record["settings"]
-        words = [
-            settings["data"],
-            f"{settings['n']} points",
-            settings["kernel"],
-            settings["method"],
-        ]
-        row = rows.setdefault(", ".join([*words, f"seed {settings['seed']}"]), {})
+        name = "{data}, {n} points, {kernel}, {method}, seed {seed}".format(**settings)
+        row = rows.setdefault(name, {})
         row[settings["batch_size"]] = f"{record['nll']:.3f} / {record['rmse']:.3f}"
     sizes = sorted({size for row in rows.values() for size in row})
     return [

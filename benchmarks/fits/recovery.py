@@ -102,13 +102,11 @@ def drawn_from_rbf(cell: RecoveryCell, seed: int, lengthscale: float = 0.5) -> P
     kernel = ScaleKernel(base.requires_grad_(False)).double()
     kernel.outputscale = cell.start[0]
     with torch.no_grad():
-        root = torch.linalg.cholesky(
-            TRUTH[0] * base(X).to_dense() + TRUTH[1] * torch.eye(cell.n, dtype=X.dtype)
-        )
+        H = TRUTH[0] * base(X).to_dense() + TRUTH[1] * torch.eye(cell.n, dtype=X.dtype)
+        root = torch.linalg.cholesky(H)
     y = root @ torch.randn(cell.n, 1, generator=generator, dtype=X.dtype)
-    return zero_mean_model(X, y[:, 0], cell.start[1], PathwiseGP, covar_module=kernel).to(
-        cell.device
-    )
+    model = zero_mean_model(X, y[:, 0], cell.start[1], PathwiseGP, covar_module=kernel)
+    return model.to(cell.device)
 
 
 def drawn_from_features(

@@ -52,9 +52,8 @@ class SGPR(ExactGP):
         """Maximise the bound by Adam over hyperparameters and inducing points."""
         self.train()
         objective = ExactMarginalLogLikelihood(self.likelihood, self)
-        optimizer = torch.optim.Adam(
-            [p for p in self.parameters() if p.requires_grad], lr=learning_rate
-        )
+        free = [p for p in self.parameters() if p.requires_grad]
+        optimizer = torch.optim.Adam(free, lr=learning_rate)
         for step in range(1, num_steps + 1):
             optimizer.zero_grad()
             with _low_rank_algebra():

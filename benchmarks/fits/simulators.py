@@ -36,9 +36,8 @@ class Simulator:
     def sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return n uniform points (n, d) in physical units and their noisy values (n,), float64."""
         lower, upper = torch.tensor(self.bounds, dtype=torch.float64).T
-        X = lower + (upper - lower) * torch.rand(
-            n, len(self.bounds), generator=generator, dtype=torch.float64
-        )
+        U = torch.rand(n, len(self.bounds), generator=generator, dtype=torch.float64)
+        X = lower + (upper - lower) * U
         values = self.function(X)
         scale = self.noise_std / math.sqrt(1.0 - self.noise_std**2) * values.std()
         return X, values + scale * torch.randn(n, generator=generator, dtype=torch.float64)
@@ -54,13 +53,8 @@ def borehole(X: Tensor) -> Tensor:
     """
     r_w, r, T_u, H_u, T_l, H_l, L, K_w = X.unbind(-1)
     ratio = (r / r_w).log()
-    return (
-        2.0
-        * math.pi
-        * T_u
-        * (H_u - H_l)
-        / (ratio * (1.0 + 2.0 * L * T_u / (ratio * r_w.square() * K_w) + T_u / T_l))
-    )
+    resistance = ratio * (1.0 + 2.0 * L * T_u / (ratio * r_w.square() * K_w) + T_u / T_l)
+    return 2.0 * math.pi * T_u * (H_u - H_l) / resistance
 
 
 def otl_circuit(X: Tensor) -> Tensor:

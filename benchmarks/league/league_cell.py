@@ -60,10 +60,8 @@ class OptimiserCell(Cell[Task]):
     @property
     def name(self) -> str:
         noise = f"_noise{self.noise:g}" if self.noise else ""
-        return (
-            f"optimisers_{self.problem}_{self.optimiser}_q{self.q}_n{self.budget}{noise}"
-            f"_s{self.seed}"
-        )
+        sizes = f"q{self.q}_n{self.budget}{noise}_s{self.seed}"
+        return f"optimisers_{self.problem}_{self.optimiser}_{sizes}"
 
     @property
     def source(self) -> Hashable:

@@ -62,8 +62,5 @@ def _lines(traces: list[Record], axis: str, key: str) -> list[Line]:
 
 def _positive(trace: Record, key: str) -> list[Record]:
     """Return the checkpoints that a logarithmic axis can show."""
-    return [
-        point
-        for point in trace["checkpoints"]
-        if point["epochs"] > 0.0 and (point[key] or 0.0) > 0.0
-    ]
+    points = trace["checkpoints"]
+    return [p for p in points if p["epochs"] > 0.0 and (p[key] or 0.0) > 0.0]
