@@ -168,13 +168,11 @@ def model_list(model: Any) -> tuple[PathwiseGP, ...]:
                 f" {type(part.input_transform).__name__}. Leave it out to choose points."
             )
     inputs = [part.train_inputs[0] for part in models]
-    if any(
-        (X.shape[-1], X.dtype, X.device) != (inputs[0].shape[-1], inputs[0].dtype, inputs[0].device)
-        for X in inputs
-    ):
-        received = ", ".join(f"{X.shape[-1]} of {X.dtype} on {X.device}" for X in inputs)
+    kinds = [f"{X.shape[-1]} of {X.dtype} on {X.device}" for X in inputs]
+    if len(set(kinds)) > 1:
         raise ValueError(
-            f"`model` must hold models of the same inputs, of one dtype and device, got {received}."
+            f"`model` must hold models of the same inputs, of one dtype and device, got"
+            f" {', '.join(kinds)}."
             " Convert them."
         )
     return models

@@ -167,9 +167,8 @@ class FeasibleSet:
         Without it, an optimiser that scales coordinates would drift along a constraint that holds
         it back.
         """
-        norm = torch.linalg.vector_norm(direction, dim=-1, keepdim=True).clamp_min(
-            torch.finfo(X.dtype).tiny
-        )
+        tiny = torch.finfo(X.dtype).tiny
+        norm = torch.linalg.vector_norm(direction, dim=-1, keepdim=True).clamp_min(tiny)
         moved = self.nearby(X + length * self.scale * direction / norm)
         return (moved - X) / torch.where(self.scale > 0, self.scale, 1.0) * (norm / length)
 

@@ -360,9 +360,8 @@ def starts_kept(
     while stages[-1] > fewest:
         stages.append(math.ceil(share * stages[-1]))
     parts = len(stages) * (len(stages) + 1) / 2
-    ends = [max(1, round(num_steps * i * (i + 1) / 2 / parts)) for i in range(1, len(stages))] + [
-        num_steps + 1
-    ]
+    ends = [max(1, round(num_steps * i * (i + 1) / 2 / parts)) for i in range(1, len(stages))]
+    ends.append(num_steps + 1)
     return [
         next(count for count, end in zip(stages, ends, strict=True) if step < end)
         for step in range(num_steps + 1)

@@ -169,10 +169,8 @@ class OutcomePaths:
 
     def _outputs(self, values: list[Tensor]) -> Tensor:
         several = [isinstance(paths, BatchPaths) and paths.several_outputs for paths in self.parts]
-        return torch.cat(
-            [Y if last else Y.unsqueeze(-1) for Y, last in zip(values, several, strict=True)],
-            dim=-1,
-        )
+        parts = zip(values, several, strict=True)
+        return torch.cat([Y if last else Y.unsqueeze(-1) for Y, last in parts], dim=-1)
 
     def merit(self, Y: Tensor, X: Tensor) -> Tensor:
         """Return every function at points X where the outputs are Y (s, ..., q, m): (s, ..., q)."""

@@ -97,11 +97,7 @@ def read_integers(text: str, option: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if (
-            not first.isdecimal()
-            or (dash and not last.isdecimal())
-            or (dash and int(last) < int(first))
-        ):
+        if not first.isdecimal() or (dash and not (last.isdecimal() and int(first) <= int(last))):
             raise ValueError(
                 f"`{option}` must be whole numbers and ranges such as 0-4 or 0,3, got {text!r}."
             )

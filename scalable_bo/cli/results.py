@@ -40,16 +40,11 @@ def _read_result(content: bytes, number: int) -> dict[str, Any]:
         line = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"Line {number} must be JSON, got {content[:80]!r}.") from error
-    known = {"id", "value", "error", "noise"}
-    if (
-        not isinstance(line, dict)
-        or not isinstance(line.get("id"), int)
-        or isinstance(line["id"], bool)
-    ):
+    if not isinstance(line, dict) or type(line.get("id")) is not int:
         raise ValueError(
             f"Line {number} must be an object with an `id`, a whole number, got {content[:80]!r}."
         )
-    if unknown := sorted(set(line) - known):
+    if unknown := sorted(set(line) - {"id", "value", "error", "noise"}):
         raise ValueError(
             f"Line {number} must have `id`, `value` or `error`, and `noise`, got"
             f" `{unknown[0]:.80}`."

@@ -90,7 +90,7 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
         if isinstance(objective, Command):
             objective.close()
         study.close()
-    summary = _summary(study)
+    summary = _counts(study) | _found(study.result if study.num_observations else None)
     if as_json:
         typer.echo(json.dumps(summary))
         return
@@ -316,15 +316,15 @@ def check(file: ConfigFile, as_json: AsJson = False) -> None:
             )
             return
         section = config.require_run()
-        rounds = section.rounds - num_asks
+        rounds = max(0, section.rounds - num_asks)
         dtype = getattr(torch, config.study.dtype)
-        size = num_rows, max(0, rounds), section.batch
+        size = num_rows, rounds, section.batch
         found = predict(study.space, *size, dtype, study.num_initial)
     if as_json:
-        typer.echo(json.dumps({"rounds": max(0, rounds), **vars(found), "fits": found.fits}))
+        typer.echo(json.dumps({"rounds": rounds, **vars(found), "fits": found.fits}))
     else:
         typer.echo(
-            f"{count(max(0, rounds), 'round')} to run, {count(num_rows, 'row')} now,"
+            f"{count(rounds, 'round')} to run, {count(num_rows, 'row')} now,"
             f" {found.num_rows} at the last ask"
         )
         typer.echo(
@@ -422,10 +422,6 @@ def _read_status(place: Place) -> dict[str, Any]:
         "partial": rows.partial(goal.names),
         "num_added": sum(source.num_rows for source in snapshot.sources),
     } | _found(found)
-
-
-def _summary(study: Study) -> dict[str, Any]:
-    return _counts(study) | _found(study.result if study.num_observations else None)
 
 
 def _found(result: Result | None) -> dict[str, Any]:

@@ -314,11 +314,7 @@ def _read_answer(id: int, outcomes: Sequence[str], line: bytes) -> Evaluation:
         answer = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise _NoAnswerError(f"the answer is no JSON: {line[:80]!r}") from error
-    if (
-        not isinstance(answer, dict)
-        or "id" not in answer
-        or not ("value" in answer or "error" in answer)
-    ):
+    if not isinstance(answer, dict) or "id" not in answer or not {"value", "error"} & {*answer}:
         raise _NoAnswerError(
             f"the answer must be an object with `id`, and `value` or `error`, got {line[:80]!r}"
         )

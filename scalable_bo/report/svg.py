@@ -136,9 +136,8 @@ def _linear_ticks(axis: Axis, count: int) -> list[tuple[float, str]]:
 
 def _number(value: float, digits: int) -> str:
     """Return a number for an axis, short: 1e-5 rather than 1e-05, and 20000 rather than 2e+04."""
-    written = (
-        f"{value:.0f}" if 1 <= abs(value) < 1e6 and value == round(value) else f"{value:.{digits}g}"
-    )
+    is_whole = 1 <= abs(value) < 1e6 and value == round(value)
+    written = f"{value:.0f}" if is_whole else f"{value:.{digits}g}"
     mantissa, e, exponent = written.partition("e")
     return f"{mantissa}e{int(exponent)}" if e else mantissa
 
@@ -233,11 +232,10 @@ def _line(panel: Panel, marks: Marks, kept: np.ndarray) -> str:
 def _band(panel: Panel, marks: Marks, kept: np.ndarray) -> str:
     x, low, high = panel.x.place(marks.x), panel.y.place(marks.low), panel.y.place(marks.high)
     if panel.x.kind == "category":
-        bars = zip(x, low, high, strict=True)
         return "".join(
             f'<line class="whisker" x1="{_share(a)}" x2="{_share(a)}" y1="{_share(1 - b)}"'
             f' y2="{_share(1 - c)}"></line>'
-            for a, b, c in bars
+            for a, b, c in zip(x, low, high, strict=True)
         )
     return _stretched(_polyline(np.append(x, x[::-1]), np.append(low, high[::-1]), "band"))
 

@@ -57,10 +57,8 @@ def find_strange(definitions: Collection[tuple[str, str, str]]) -> set[tuple[str
 
 def table_names(connection: sqlite3.Connection) -> list[str]:
     """Return the names of the tables."""
-    return [
-        name
-        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-    ]
+    query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    return [name for (name,) in connection.execute(query)]
 
 
 def read_tables(connection: sqlite3.Connection, version: int) -> dict[str, list[Row]]:

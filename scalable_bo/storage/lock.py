@@ -47,11 +47,9 @@ class WriterLock:
                 f"The study in {path.parent} is in use by {holder}. {remedy}"
             ) from error
         self._file.truncate(0)
+        note = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
         with suppress(OSError):  # a full disk: the lock holds without the note
-            os.write(
-                self._file.fileno(),
-                json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(),
-            )
+            os.write(self._file.fileno(), note.encode())
         _held.add(self)
 
     def release(self) -> None:

@@ -91,12 +91,6 @@ def _expanded(name: str, column: pa.Array) -> pa.Array:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return any(
-        test(kind)
-        for test in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-        )
-    )
+    of = pa.types
+    tests = (of.is_string, of.is_large_string, of.is_binary, of.is_large_binary)
+    return any(test(kind) for test in tests)
