@@ -227,7 +227,9 @@ def choose_fit(model: SingleTaskGP) -> FitChoice:
 def _evidence(
     model: SingleTaskGP, choice: FitChoice, generator: torch.Generator | None
 ) -> Evidence | None:
-    """Return random data to judge by, not those the methods draw; ``None`` if they cannot judge."""
+    """Return random data to judge by, other than those that the methods draw by default; ``None``
+    if they cannot judge.
+    """
     y = model.train_targets
     is_judged = set(choice.methods) <= {"exact", "sample", "minibatch", "iterative"}
     if not is_judged or y.ndim > 1 or len(y) < JUDGE_FROM:
@@ -273,7 +275,9 @@ def _warn_of_bounds(model: SingleTaskGP) -> bool:
 
 
 def _warn_of_structure(model: SingleTaskGP, evidence: Evidence) -> None:
-    """Warn if neighbours err alike, taken for noise, or the model is too sure of its means."""
+    """Warn if close neighbours have errors alike, which the model takes for noise, or if it is sure
+    of means that the data do not have.
+    """
     misfit = evidence.misfit(model)
     if not _has_little_noise(model) and _exceeds(misfit.nearer, LEAST_NEARER, 0.5):
         found = (

@@ -200,7 +200,9 @@ def _solve(
     quicker: Solver | None,
     initial: Tensor | None,
 ) -> Solution:
-    """Return solutions, first by ``quicker`` if there is one; go on a few times where unsolved."""
+    """Return the solutions behind a gradient, at first by the ``quicker`` solver if there is one;
+    where they are not, go on with them a few times.
+    """
     for own in (quicker or solver, *[solver] * (MOST_SOLVES - 1)):
         model.zero_grad()
         solution = backward_log_likelihood(

@@ -175,7 +175,9 @@ def _joint(gp: BatchedGP, index: Tensor, others: Tensor) -> float:
 
 @torch.no_grad()
 def _predicted(gp: BatchedGP, index: Tensor, judges: Tensor) -> Tensor:
-    """Return log densities (r,) of ``judges`` given the sample; its own are leave-one-out."""
+    """Return the log densities (r,) of the data ``judges``: given the sample ``index`` (1, m), or
+    each given the others if they are the sample.
+    """
     if torch.equal(judges, index.flatten()):
         return gp.leave_one_out(index).flatten()
     judges = judges.unsqueeze(0)

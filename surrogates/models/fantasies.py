@@ -193,7 +193,9 @@ class FantasyGP(Model, FantasizeMixin):
 
 
 class _Fantasies:
-    """Fantasies of one output and data set: values Y (*F, k) at Q (*T, k, d), noise (*T, k)."""
+    """The fantasies of one output of one data set, which has seen values Y (*F, k) at Q (*T, k, d)
+    with noise (*T, k).
+    """
 
     def __init__(
         self,

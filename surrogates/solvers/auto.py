@@ -236,7 +236,9 @@ class Auto(GoalSolver):
         return {entry.name: getattr(self, entry.name) for entry in fields(GoalSolver)}
 
     def _patient(self, choice: Choice, request: Request) -> Solver:
-        """Return the solver, so limited that a direct solve is left if the forecast is wrong."""
+        """Return the chosen solver with a budget that leaves enough for a direct solve, in case the
+        forecast is wrong: the epochs that one costs, or three times the forecast if that is more.
+        """
         solver = choice.solver
         if not isinstance(solver, IterativeSolver) or not self._may_end_directly(choice, request):
             return solver
