@@ -78,21 +78,21 @@ def fit(
     """Learn the hyperparameters of ``model`` from its data; return it.
 
     Methods are run as :func:`choose_fit` says, each from the best hyperparameters before it. From
-    50 data on, each must earn its place: the data of eight blocks, the 1000 nearest to a random
-    point each, are predicted from the others of their block, and a stage is taken if their log
-    density rises by more than two standard errors of the paired differences, or, where the
-    likelihood of all data has risen, unless it falls by two. The iterative fit is given up after
-    one, two or four steps if that density has fallen by two. The exact fit has competitors,
-    ``"simpler"``: lengthscales in proportion, and free ones, both found with lengthscales that one
-    expects and without BoTorch's default prior of little noise; the log likelihood decides, less
-    what lengthscales cost that are shorter than expected, as :mod:`surrogates.fitting.simpler` has
-    it. In the end all of the data are made noise about their mean, with the longest lengthscales,
-    if nothing says that there is signal: of the exact fit, if no competitor exceeds noise by
-    enough; of other stages, if the marginal likelihood does not exceed that of noise by two
-    standard deviations more than fitting noise gains, nor densities by two standard errors. A stage
-    that fails leaves the best before it, and says so in the log and the account.
-    ``model.fit_account``, a :class:`FitAccount`, has what was tried and why the result was taken.
-    The same model and generator give the same hyperparameters.
+    50 data on, each must earn its place: the data of up to eight blocks, each of the 1000 nearest
+    to a random one (all data, up to 1000), are predicted from the others of their block, and a
+    stage is taken if their log density rises by more than two standard errors of the paired
+    differences, or, where the likelihood of all data has risen, unless it falls by two. The
+    iterative fit is given up after one, two or four steps if that density has fallen by two. The
+    exact fit has competitors, ``"simpler"``: lengthscales in proportion, and free ones, both found
+    with lengthscales that one expects and without BoTorch's default prior of little noise; the log
+    likelihood decides, less what lengthscales cost that are shorter than expected, as
+    :mod:`surrogates.fitting.simpler` has it. In the end all of the data are made noise about their
+    mean, with the longest lengthscales, if nothing says that there is signal: of the exact fit, if
+    no competitor exceeds noise by enough; of other stages, if the marginal likelihood does not
+    exceed that of noise by two standard deviations more than fitting noise gains, nor densities by
+    two standard errors. A stage that fails leaves the best before it, and says so in the log and
+    the account. ``model.fit_account``, a :class:`FitAccount`, has what was tried and why the result
+    was taken. The same model and generator give the same hyperparameters.
 
     Args:
         method: ``"exact"``, ``"sample"``, ``"subsets"``, ``"minibatch"``, ``"iterative"``,

@@ -1,9 +1,10 @@
 """What all data say of hyperparameters: predictive densities of left-out data.
 
-Notation: b blocks of the m data nearest to a random one. Each datum is predicted from the others of
-its block, the noise included. This is a proper score, whatever the blocks; many data tell as much
-of the posterior as all do, which a hundred neighbours, that follow a function closely whatever the
-lengthscales, do not. It costs O(b m³).
+Notation: b random data are the centres of b blocks, each of the m data nearest to its centre.
+
+Each datum is predicted from the others of its block, the noise included. This is a proper score,
+whatever the blocks, and costs O(b m³). A block is large, since the posterior of a thousand data
+errs as that of all does; that of a hundred neighbours follows a function whatever the lengthscales.
 """
 
 import math
@@ -86,13 +87,14 @@ def num_learned(module: torch.nn.Module) -> int:
 
 
 class Evidence:
-    """The same data, to compare hyperparameters of one model by.
+    """Compares hyperparameters of one model by the same left-out data.
 
     Args:
         block_size: m; of so few data, all are one block.
         most_blocks: b. Their points are the nearest by the lengthscales of the first model that is
             judged.
-        num_points: at most so many random data tell of a signal, in :meth:`gain`.
+        num_points: random data of all places, at most, that tell in :meth:`gain` of a signal,
+            which may be constant within a block.
     """
 
     def __init__(

@@ -135,7 +135,9 @@ def fit_minibatch(
 
 
 def _descent_direction(gp: BatchedGP, index: Tensor, step: int) -> float:
-    """Compute the gradient by ``index`` (b, m); return the mean negative log likelihood a datum."""
+    """Compute the gradient of the objective of the minibatches ``index`` (b, m); return their mean
+    negative log likelihood a datum.
+    """
     with torch.enable_grad():
         nll = gp.negative_log_likelihood(index).mean() / index.shape[1]
         loss = nll - log_prior(gp) / len(gp.X)

@@ -147,8 +147,8 @@ class Stages:
         """Make all of the data noise if the best hyperparameters do not explain them better.
 
         Args:
-            tolerated: nats a point that white noise may lose as a model of the kernel's, whose
-                neighbours have to tell the mean.
+            tolerated: nats a point that white noise may lose as a model of the kernel's, to which
+                the other data of a block have to tell the mean.
         """
         if self._evidence is None or self._density is None or self.has_signal:
             return

@@ -125,7 +125,9 @@ class FreshGP(SingleTaskGP):
         return super()._apply_noise(X, mvn, noise)
 
     def _extend_noise(self, model: "FreshGP", noise: Tensor | None) -> None:
-        """Give ``model`` the noise of its data, the last (..., k) given; σ² of all if ``None``."""
+        """Give ``model``, of the data and k further values, the noise of both: variances (..., k)
+        of the latter, or σ² of all if ``None``.
+        """
         if noise is None:
             return
         known = self.likelihood

@@ -42,7 +42,7 @@ from surrogates.models.data import (
     known_noise,
 )
 from surrogates.models.fantasies import FantasyGP, imagined, outputs_last
-from surrogates.models.fresh import FreshGP, as_given, direct_algebra
+from surrogates.models.fresh import FreshGP, as_given, direct_algebra, ordinary_tensors
 from surrogates.models.posterior import assemble, constant, fine, path_distribution
 from surrogates.models.stored import load_model, save_model
 from surrogates.rules.rule import Rule
@@ -353,6 +353,7 @@ class PathwiseGP(FreshGP):
         with direct_algebra(), gpytorch.settings.detach_test_caches(False):
             return posterior(*inputs, **kwargs)
 
+    @ordinary_tensors()
     def condition_on_observations(
         self, X: Tensor, Y: Tensor, noise: Tensor | None = None, **kwargs: Any
     ) -> Any:

@@ -218,7 +218,10 @@ class StationaryTiles(KernelTiles):
             d = L.shape[1] - 2
             sums = matmul(slopes, self.right.right[j][:, : d + 1])
             gradient = torch.addcmul(sums[:, :d], L[:, :d], sums[:, d:], value=2.0)
-        return self._in_units(values, gradient)
+        gradient = self.outputscale * (gradient / self.lengthscale)
+        if self.kernel.active_dims is not None:
+            gradient = self._of_all_columns(gradient, self.kernel.active_dims)
+        return self.outputscale * values, gradient
 
     def _in_units(self, values: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Return sums of κ, and gradients in scaled inputs, as sums of k and gradients in X1."""

@@ -138,7 +138,9 @@ class SpectrumModel:
         )
 
     def _levels(self, first: int, last: int, most: int = 60) -> tuple[Array, Array]:
-        """Return distinct eigenvalues between indices, evenly in log index, and their counts."""
+        """Return distinct values, and how many eigenvalues each stands for, of the law between two
+        indices: at most so many, evenly spaced in the logarithm of the index.
+        """
         edges = np.unique(np.round(np.geomspace(first, last, most)))
         values = self.top * (np.sqrt(edges[:-1] * edges[1:]) / len(self.missed)) ** -self.power
         return values, np.diff(edges)

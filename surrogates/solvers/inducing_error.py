@@ -108,7 +108,9 @@ class InducingError(Judge):
 
     @cached_property
     def _index(self) -> Tensor:
-        """Random data to evaluate errors at; inducing points, where f varies less, if no others."""
+        """The data at which errors are evaluated, random ones; inducing points only if there are
+        no others, since the posterior varies less there than at new points.
+        """
         order = shuffled_rows(self.system)[: NUM_ROWS + self.system.n]
         X, Z = self.system.cross.tiles.X1[order], self.system.points
         _, kinds = torch.cat([Z, X]).unique(dim=0, return_inverse=True)

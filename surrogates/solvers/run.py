@@ -639,7 +639,9 @@ class IterativeSolver(GoalSolver, Generic[SystemT, PreparedT, StateT]):
         return stalled | (sweep.num_lost > len(running))
 
     def _epochs_to_look(self, run: Run[SystemT], sweep: Sweep[StateT], residual: Tensor) -> float:
-        """Return the epochs of two clear falls at the pace so far, at most those passed."""
+        """Return the epochs until the next scheduled look: those that two clear falls of the
+        ``residual`` take at the pace so far, at most as many as have passed.
+        """
         fall = run.residual[sweep.columns[sweep.running]] / residual
         num_falls = fall.log().min().item() / math.log(CLEAR_CHANGE)
         passed = run.request.epochs - sweep.began

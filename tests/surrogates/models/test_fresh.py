@@ -273,7 +273,9 @@ def test_what_is_first_computed_in_inference_mode_has_gradients_afterwards(kind:
     with torch.inference_mode():
         model.posterior(Z)
         paths = model.paths(2)
+        larger = model.condition_on_observations(Z[0], Y[:4])
     points = Z.clone().requires_grad_()
     value = model.posterior(points).variance.sum() + paths(points).sum()
+    value = value + larger.posterior(points).mean.sum()
     (slope,) = torch.autograd.grad(value, points)
     assert bool(slope.isfinite().all()) and bool((slope != 0).any())
