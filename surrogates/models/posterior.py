@@ -8,7 +8,7 @@ would lose a factor (S − 1) / S and correlate the two. Outputs are independent
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import gpytorch
@@ -146,22 +146,26 @@ def constant(module: Module) -> Iterator[None]:
     """Keep gradients from the parameters of ``module``: where weights and caches have none in them,
     those of a transform or the noise alone would be a part that looks like the whole.
     """
-    learnt = [
-        (part._parameters, name, value)
-        for part in module.modules()
-        for name, value in part._parameters.items()
-        if value is not None and value.requires_grad
-    ]
-    for holder, name, value in learnt:
-        # Neither views, which would follow the parameter itself, nor copies change afterwards
-        stand_in: Any = Parameter(value.detach(), requires_grad=False)
-        stand_in.__deepcopy__ = value.__deepcopy__
-        holder[name] = stand_in
+    # Another thread may be copying what a model keeps, and would find half of its parameters
+    lock = getattr(module, "_building", nullcontext())
+    with lock:
+        learnt = [
+            (part._parameters, name, value)
+            for part in module.modules()
+            for name, value in part._parameters.items()
+            if value is not None and value.requires_grad
+        ]
+        for holder, name, value in learnt:
+            # Neither views, which would follow the parameter itself, nor copies change afterwards
+            stand_in: Any = Parameter(value.detach(), requires_grad=False)
+            stand_in.__deepcopy__ = value.__deepcopy__
+            holder[name] = stand_in
     try:
         yield
     finally:
-        for holder, name, value in learnt:
-            holder[name] = value
+        with lock:
+            for holder, name, value in learnt:
+                holder[name] = value
 
 
 def affine(

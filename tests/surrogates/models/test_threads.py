@@ -17,6 +17,7 @@ from torch import Tensor
 
 from surrogates import CG, FiniteFeatureGP, FourierFeatures, GPRegressor, PathwiseGP, VariationalGP
 from surrogates.models.fresh import direct_algebra
+from surrogates.models.posterior import constant
 from tests import problems
 
 THREADS = 8
@@ -100,6 +101,24 @@ def test_a_model_used_first_by_several_threads_is_that_used_by_one(kind: str) ->
         return model
 
     check(loaded, law)
+
+
+def test_parameters_are_not_exchanged_while_a_model_is_built() -> None:
+    model = MODELS["exact"]()
+    before = [*model.parameters()]
+    entered = threading.Event()
+
+    def exchange() -> None:
+        with constant(model):
+            entered.set()
+
+    with model._building:
+        thread = threading.Thread(target=exchange)
+        thread.start()
+        assert not entered.wait(0.1)
+        assert all(now is then for now, then in zip(model.parameters(), before, strict=True))
+    thread.join()
+    assert entered.is_set()
 
 
 def test_a_stored_model_and_a_regressor_serve_several_threads_at_once(tmp_path: Path) -> None:
