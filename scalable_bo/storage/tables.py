@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,17 +40,17 @@ class Remarks:
         self._failed: set[int] = set()
         self._reasons: dict[int, str] = {}
 
-    def note(self, frame: pd.DataFrame, first_row: int, empty: Iterable[int] = ()) -> None:
-        """Read the remarks on a part of the rows, of which the ``empty`` ones have no outcome."""
+    def note(self, frame: pd.DataFrame, first_row: int, empty: Collection[int] = ()) -> None:
+        """Read the remarks on rows; a reason such as "-" counts where an outcome is ``empty``."""
         statuses, reasons = (
             {row: text for row, text in enumerate(column, first_row) if isinstance(text, str)}
             for column in (frame.get(name, ()) for name in self.names)
         )
-        self._reasons |= {row: text for row, text in reasons.items() if text}
+        said = {row: text for row, text in reasons.items() if not sheets.is_empty(text)}
+        self._reasons |= {row: reasons[row] for row in empty if reasons.get(row)} | said
         self._failed |= {row for row, text in statuses.items() if text == "failed"}
         self._silent |= {row for row, text in statuses.items() if text == "pending"}
-        said = {row for row, text in reasons.items() if not sheets.is_empty(text)}
-        self._silent |= {*empty} - self._failed - said
+        self._silent |= {*empty} - self._failed - said.keys()
 
     def applied(self, outcomes: Outcomes) -> tuple[Outcomes, list[int]]:
         """Return outcomes, the failed ones with their reasons, and the rows that say something."""

@@ -92,6 +92,10 @@ def test_what_is_no_number_has_failed_for_that_reason(tmp_path: Path) -> None:
     study.add_data(write(frame, tmp_path / "past.csv"), target="score")
     assert study.to_dataframe()["reason"][1] == "not a number: 'crashed'"
     assert study.num_observations == 2
+    marked = make()
+    marks = ["" if score != "crashed" else "-" for score in frame["score"]]
+    marked.add_data(write(frame.assign(reason=marks), tmp_path / "marked.csv"), target="score")
+    assert marked.to_dataframe()["reason"][1] == "not a number: 'crashed'"
 
 
 @pytest.mark.parametrize("suffix", ["frame", ".csv", ".parquet", ".xlsx"])
