@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from pandas.errors import EmptyDataError
 
 SUFFIXES = (".csv", ".xlsx")
 EMPTY = ("", "nan", "none", "na", "n/a", "-", "–")
-DECIMAL = re.compile(r"\s*[-+]?\d*[.,]\d*(e[-+]?\d+)?\s*", re.IGNORECASE)
+DECIMAL = re.compile(r"\s*[-+]?(?=.?\d)\d*[.,]\d*(e[-+]?\d+)?\s*", re.IGNORECASE)
 AMBIGUOUS = "is ambiguous beside decimal commas. Write it with a comma, or without a mark"
 # What tables of this project have beside parameters and outcomes
 OTHERS = (
@@ -88,10 +88,10 @@ def dialect(path: Path) -> dict[str, Any]:
     return how | {"skiprows": int(bool(said)), "encoding": encoding, "encoding_errors": errors}
 
 
-def find_decimals(frame: pd.DataFrame) -> dict[str, tuple[Any, ...]]:
-    """Return the index, text and column of a number with each decimal mark that is there."""
+def find_decimals(frame: pd.DataFrame, columns: Collection[str]) -> dict[str, tuple[Any, ...]]:
+    """Return the index, text and column of a number with each decimal mark in the columns."""
     found: dict[str, tuple[Any, ...]] = {}
-    for name, column in frame.items():
+    for name, column in frame.loc[:, frame.columns.isin(columns)].items():
         texts = column.astype(str)
         for mark in {".", ","} - found.keys():
             near = texts[texts.str.contains(mark, regex=False)]
@@ -131,15 +131,15 @@ class Filled:
         self._names = names
         self._seen: set[int] = set()
         self._comma = self._frame.attrs.get("decimal") == ","
-        numbers = self._frame.drop(columns=[*space.choices, *found[2:]], errors="ignore")
-        self._has_commas = self._comma and "," in find_decimals(numbers)
+        numbers = {*space.names, *names, self._noise} - space.choices.keys()
+        self._has_commas = self._comma and "," in find_decimals(self._frame, numbers)
         self._has_noise = not all(map(is_empty, self._frame.get(self._noise, ())))
-        self._problems = list(self._wrong_columns())
+        self._problems: dict[Any, str] = dict(enumerate(self._wrong_columns()))
         for row in range(len(frame)):
             self._read(row)
         if self._problems:
-            lines = "\n  ".join(self._problems)
-            raise ValueError(f"Nothing was told, since in the sheet\n  {lines}")
+            lines = self._problems.values()
+            raise ValueError("\n  ".join(["Nothing was told, since in the sheet", *lines]))
 
     def _wrong_columns(self) -> Iterator[str]:
         columns = list(self._frame.columns)
@@ -205,19 +205,20 @@ class Filled:
         text = cell_text(cell)
         if is_empty(cell):
             return math.nan
-        if self._has_commas and "." in text and name not in self._space.names:
+        is_pointed = DECIMAL.fullmatch(text.replace(",", "")) is not None
+        if self._has_commas and is_pointed and name not in self._space.names:
             self._report(row, name, cell, AMBIGUOUS)
-        try:
+        number = math.inf
+        with suppress(ValueError):
             number = float(text.replace(",", ".") if self._comma else text)
-        except ValueError:
-            number = math.inf
         if not math.isfinite(number) or "_" in text:
             self._report(row, name, cell, "is no number. Leave the cell empty, or give a reason")
             return math.nan
         return number
 
     def _report(self, row: int, name: str, cell: Any, problem: str) -> None:
-        self._problems.append(f"row {row + 2}, column `{name}`: {cell_text(cell)!r} {problem}")
+        line = f"row {row + 2}, column `{name}`: {cell_text(cell)!r} {problem}"
+        self._problems.setdefault((row, name), line)  # the first of a cell leads to the others
 
 
 def cell_text(cell: Any) -> str:

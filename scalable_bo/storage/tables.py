@@ -234,6 +234,7 @@ def _csv_frames(file: _TableFile) -> Iterator[pd.DataFrame]:
     readers = dict.fromkeys(columns, choice_reader((), comma)) if comma else {}
     readers |= {name: choice_reader(some, comma) for name, some in file.choices.items()}
     readers |= dict.fromkeys(file.notes, unguarded)
+    numbers = file.wanted - file.choices.keys()
     decimals: dict[str, Any] = {}
     try:
         # Two rows, and all columns below, or pandas accepts cells beyond the headings
@@ -244,8 +245,7 @@ def _csv_frames(file: _TableFile) -> Iterator[pd.DataFrame]:
         with pd.read_csv(file.path, chunksize=file.rows_at_once, **how) as chunks:
             for chunk in chunks:
                 found = chunk.set_axis(headings, axis=1)[list(known)].rename(columns=known)
-                numbers = found.drop(columns=[*file.choices, *file.notes], errors="ignore")
-                decimals = sheets.find_decimals(numbers) | decimals if comma else {}
+                decimals = sheets.find_decimals(found, numbers) | decimals if comma else {}
                 if len(decimals) == 2:
                     at, text, name = decimals["."]
                     raise ValueError(f"Row {at + 2}, column `{name}`: {text!r} {sheets.AMBIGUOUS}.")

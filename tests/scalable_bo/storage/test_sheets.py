@@ -342,6 +342,38 @@ def test_a_decimal_point_beside_decimal_commas_is_refused_as_ambiguous(tmp_path:
     assert study.result.values.tolist() == [1.5, 1.25]
 
 
+def test_commas_in_columns_of_their_own_do_not_make_points_ambiguous(tmp_path: Path) -> None:
+    study = make_study(maximize=True)
+    study.ask(2)
+    path = tmp_path / "sheet.csv"
+    path.write_text("id;value;operator batch\n0;1.25;3,4\n1;2.5;5\n")
+    study.tell(path)
+    assert study.result.values.tolist() == [1.25, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("cells", "problem"),
+    [
+        ("0;;1.234,5;", "column `value`: '1.234,5' is ambiguous"),
+        ("0;;.;", "column `value`: '.' is no number"),
+        ("0;;n.a.;", "column `value`: 'n.a.' is no number"),
+        ("0;;1,5;abc", "column `noise`: 'abc' is no number"),
+        ("0;hot;1,5;1", "column `Temp (°C)`: 'hot' is no number"),
+        ("first;;1,5;1", "column `id`: 'first' is no number"),
+    ],
+)
+def test_a_cell_is_reported_once(tmp_path: Path, cells: str, problem: str) -> None:
+    study = make_study(maximize=True)
+    study.ask(2)
+    path = tmp_path / "sheet.csv"
+    path.write_text(f"id;Temp (°C);value;noise\n1;;2,5;1\n{cells}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="Nothing was told") as error:
+        study.tell(path)
+    lines = [line for line in str(error.value).splitlines() if "row 3" in line]
+    assert len(lines) == 1
+    assert problem in lines[0]
+
+
 @pytest.mark.parametrize("cells", [("1,5", "1.250"), ("1.250", "1,5")])
 def test_a_table_has_decimal_commas_or_points(tmp_path: Path, cells: tuple[str, str]) -> None:
     space = Space(x=Float(0, 9), k=Categorical(["1.5", "2,5"]))
