@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from scalable_bo.report.views import MOST_SLICES, Axis, Lines, Marks, Panel, Picture, thin
-from scalable_bo.space.quoting import ISOLATES, shorten
+from scalable_bo.space.quoting import ISOLATED, shorten
 from scalable_bo.storage.shown import LONGEST_SHOWN
 
 MOST_MARKS = 800  # in a picture
@@ -23,10 +23,11 @@ LONGEST_TICK = 9  # characters that fit between the axes of parallel coordinates
 
 
 def escape(text: object) -> str:
-    """Return text as HTML that shows it as it is, and control characters by their escapes."""
-    return html.escape(
-        "".join(c if c.isprintable() or c in ISOLATES else ascii(c)[1:-1] for c in str(text))
-    )
+    """Return text as HTML that shows it as it is, controls but closed isolates by their escapes."""
+    whole = str(text)
+    kept = {place for pair in ISOLATED.finditer(whole) for place in (pair.start(), pair.end() - 1)}
+    shown = (c if c.isprintable() or k in kept else ascii(c)[1:-1] for k, c in enumerate(whole))
+    return html.escape("".join(shown))
 
 
 def remark(text: str) -> str:

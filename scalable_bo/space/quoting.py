@@ -4,6 +4,7 @@ import json
 import re
 
 ISOLATES = "\u2068\u2069"  # around what may be read from right to left, or it turns the rest around
+ISOLATED = re.compile(f"[^{ISOLATES}]*".join(ISOLATES))
 _OTHER_KINDS = re.compile(r'|\s.*|.*\s|None|True|False|-?\d+(\.\d+)?(e[-+]\d+)?|".*', re.DOTALL)
 
 

@@ -14,10 +14,11 @@ LONGEST_SHOWN = 60  # characters of a name or a value
 
 def describe_params(params: Mapping[str, Any], around: Sequence[str] = ("", "")) -> str:
     """Return parameters on one line, such as ``x = 0.5, kind = a``; the first few of many. There
-    are ``ISOLATES`` around each name and value of a page.
+    are ``ISOLATES`` around each name and value of a page, and those within it are escaped.
     """
-    texts = [(_short(name), short_value(value)) for name, value in params.items()]
-    shown, more = _first([f"{n.join(around)} = {value.join(around)}" for n, value in texts])
+    escapes = str.maketrans({mark: ascii(mark)[1:-1] for mark in "".join(around)})
+    pairs = [(_short(name), short_value(value)) for name, value in params.items()]
+    shown, more = _first([" = ".join(t.translate(escapes).join(around) for t in p) for p in pairs])
     return f"{shown}, {more}" if more else shown
 
 

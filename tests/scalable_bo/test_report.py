@@ -34,6 +34,7 @@ from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, S
 from scalable_bo.storage.record import describe_settings, make_settings
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Outcomes, Rows
+from scalable_bo.storage.shown import describe_params
 from scalable_bo.storage.storage import Ask, Source
 from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
@@ -593,15 +594,30 @@ def test_ticks_lie_on_the_axis_and_have_labels_of_their_own(a: float, b: float, 
             assert all(a + b < c - d for (a, b), (c, d) in zip(ends, ends[1:], strict=False))
 
 
-@given(st.text())
+TEXTS = st.text() | st.text(f"a <\n\u202e{ISOLATES}")
+
+
+@given(TEXTS)
 def test_escaped_text_reads_as_what_it_was(text: str) -> None:
     escaped = escape(text)
     assert not set(escaped) & set("<>\"'\n\x00")
-    visible = "".join(
-        c if c.isprintable() or c in ISOLATES else c.encode("unicode_escape").decode() for c in text
+    shown = html.unescape(escaped)
+    opened, closed = ISOLATES
+    assert re.sub(f"{opened}([^{ISOLATES}]*){closed}", r"\1", shown).isprintable()
+    for mark in ISOLATES:
+        shown = shown.replace(mark, ascii(mark)[1:-1])
+    assert shown == "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
     )
-    assert html.unescape(escaped) == visible
     escaped.encode()
+
+
+@given(TEXTS, TEXTS)
+def test_no_name_or_choice_closes_the_isolate_around_it(name: str, choice: str) -> None:
+    shown = html.unescape(escape(describe_params({name: choice}, ISOLATES)))
+    assert [c for c in shown if not c.isprintable()] == [*ISOLATES, *ISOLATES]
+    opened, closed = ISOLATES
+    assert shown[0] == opened and f"{closed} = {opened}" in shown and shown[-1] == closed
 
 
 @pytest.mark.parametrize(
