@@ -292,11 +292,12 @@ def check(file: ConfigFile, as_json: AsJson = False) -> None:
         from scalable_bo.study.prediction import predict
 
         config = read_config(file)
-        memory = MemoryStorage()
+        copied = MemoryStorage()
         with suppress(NoStudyError), closing(config.place.look()) as kept:
-            memory.name = kept.name
-            memory.save_settings(kept.load_settings() or {})
-        study = config.open_study(path=None, storage=memory, name=None)
+            copied.name, settings = kept.name, kept.load_settings()
+            assert settings is not None  # a study is made with them
+            copied.save_settings(settings)
+        study = config.open_study(path=None, storage=copied, name=None)
         by_hand = config.run is None and config.objective is None
         if not by_hand:
             config.load_callbacks()
@@ -318,8 +319,7 @@ def check(file: ConfigFile, as_json: AsJson = False) -> None:
         section = config.require_run()
         rounds = max(0, section.rounds - num_asks)
         dtype = getattr(torch, config.study.dtype)
-        size = num_rows, rounds, section.batch
-        found = predict(study.space, *size, dtype, study.num_initial)
+        found = predict(study.space, num_rows, rounds, section.batch, dtype, study.num_initial)
     if as_json:
         typer.echo(json.dumps({"rounds": rounds, **vars(found), "fits": found.fits}))
     else:
