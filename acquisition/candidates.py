@@ -186,8 +186,8 @@ def original_inputs(model: PathwiseGP) -> Tensor:
 
 def all_inputs(models: Sequence[PathwiseGP]) -> Tensor:
     """Return the training inputs of all models, each point once if they differ."""
-    X, *others = (original_inputs(model) for model in models)
-    if all(torch.equal(X, other) for other in others):
+    X, *others = [original_inputs(model) for model in models]
+    if all(map(X.equal, others)):
         return X
     return torch.unique(torch.cat([X, *others]), dim=0)
 

@@ -137,6 +137,10 @@ class LogEIStrategy(ForFewValues):
                 request.callback(AcquisitionProgress("improvement", done, request.q))
         return pending[-request.q :]
 
+    def num_by_log_ei(self, q: int, num_values: int) -> int:
+        """Return q, whatever the number of values."""
+        return q
+
     def reason(self, request: Request) -> str:
         """Return in a line how points are chosen, as :class:`ChoosingStrategy` has it."""
         return with_repeat(super().reason(request), request)

@@ -112,8 +112,7 @@ class TrustRegionStrategy(ForFewValues):
         start = TrustRegion(request.bounds.shape[1], request.q, maximize=maximize)
         assert start.failure_tolerance is not None  # it has chosen
         tolerance = max(self.least_tolerance, start.failure_tolerance)
-        start = replace(start, failure_tolerance=tolerance)
-        region = start
+        region = start = replace(start, failure_tolerance=tolerance)
         for values in request.batches:
             region = region.update(values)
             if region.restart:
@@ -155,8 +154,7 @@ class SeveralRegionsStrategy(ForFewValues):
             region = None
             if length is not None:
                 region = TrustRegion(dim, q, length=length, maximize=maximize)
-            found = _in_region(sampler, region, _rest(request, batch, q))
-            batch = torch.cat([batch, found])
+            batch = torch.cat([batch, _in_region(sampler, region, _rest(request, batch, q))])
         return batch
 
 
@@ -195,37 +193,41 @@ class AutoStrategy(ForFewValues):
                 f" {self.few_points}. Lower it, or raise `few_points`."
             )
 
+    def num_by_log_ei(self, q: int, num_values: int) -> int:
+        """Return how many of q points are chosen by expected improvement."""
+        if num_values > CHEAP_FACTOR_UP_TO:
+            return 0
+        return q if q <= self.few_points else self.num_improving * (q <= self.some_points)
+
     def reason(self, request: Request) -> str:
         """Return in a line how points are chosen, as :class:`ChoosingStrategy` has it."""
-        q = request.q
-        num_values = len(all_inputs(model_list(request.model)))
+        q, num_values = request.q, len(all_inputs(model_list(request.model)))
+        first = self.num_by_log_ei(q, num_values)
         among = f"{q} among {num_values}"
         if num_values > CHEAP_FACTOR_UP_TO:
             return f"thompson: {among}, more than {CHEAP_FACTOR_UP_TO} values"
-        if q > self.some_points:
+        if not first:
             way = "tempered thompson" if _can_temper(request) else "thompson"
             reason = f"{way}: {among}, more than {self.some_points} points"
             return reason if request.shared else with_repeat(reason, request)
-        most, ways = self.few_points, "log-ei"
-        if q > most:
-            most = self.some_points
-            ways = f"{self.num_improving} by log-ei, {q - self.num_improving} by thompson"
+        ways = "log-ei" if first == q else f"{first} by log-ei, {q - first} by thompson"
+        most = self.few_points if first == q else self.some_points
         reason = f"{ways}: {among}, at most {most} points and {CHEAP_FACTOR_UP_TO} values"
         return with_repeat(reason, request)
 
     def generate(self, request: Request) -> Tensor:
         """Return the batch; as :class:`Strategy` has it."""
         num_values = len(all_inputs(model_list(request.model)))
-        others = ThompsonStrategy(self.sampler)
-        if num_values > CHEAP_FACTOR_UP_TO or (request.shared and request.q > self.some_points):
-            return others.generate(request)
-        if request.q <= self.few_points:
+        q = self.num_by_log_ei(request.q, num_values)
+        if q == request.q:
             return LogEIStrategy().generate(request)
-        if request.q > self.some_points:
-            others = ThompsonStrategy(self.sampler, tempered=True)
-            first = beside_the_best(request)
+        others = ThompsonStrategy(self.sampler, tempered=not q)
+        if q:
+            first = LogEIStrategy().generate(replace(request, q=q, paths=None))
+        elif num_values > CHEAP_FACTOR_UP_TO or request.shared:
+            return ThompsonStrategy(self.sampler).generate(request)
         else:
-            first = LogEIStrategy().generate(replace(request, q=self.num_improving, paths=None))
+            first = beside_the_best(request)
         rest = _rest(request, first, request.q - len(first))
         return torch.cat([first, others.generate(rest)])
 
@@ -287,8 +289,7 @@ def _tempered(request: Request) -> Request:
         (model,) = model_list(request.model)
         paths = model.paths(request.q, generator=request.generator)
     assert isinstance(paths, SamplePaths)  # of one output
-    numbers = torch.arange(1, request.q + 1, device=request.bounds.device)
-    shares = numbers.to(request.bounds) / (0.5 * request.q)
+    shares = torch.arange(1, request.q + 1, device="cpu").to(request.bounds) / (0.5 * request.q)
     return replace(request, paths=paths.tempered(shares.clamp(max=1.0)))
 
 
@@ -318,11 +319,10 @@ def default_sampler(
     """
     num_rows = sum(part.train_targets.shape[-1] for part in model_list(model))
     num_starts = default_num_starts(q, num_rows)
-    num_candidates = NUM_CANDIDATES // num_starts
     return ParallelThompsonSampling(
         model,
         bounds,
-        num_candidates=num_candidates,
+        num_candidates=NUM_CANDIDATES // num_starts,
         num_rounds=num_starts,
         num_starts=num_starts,
         num_steps=NUM_STEPS,

@@ -127,6 +127,10 @@ class ForFewValues(ABC):
         """Return whether the values are few, as :class:`ChoosingStrategy` has it."""
         return num_values <= CHEAP_FACTOR_UP_TO
 
+    def num_by_log_ei(self, q: int, num_values: int) -> int:
+        """Return how many of q points are chosen by expected improvement, which takes longest."""
+        return 0
+
     def reason(self, request: Request) -> str:
         """Return in a line how points are chosen, as :class:`ChoosingStrategy` has it."""
         return f"{self.name}: as the study was told"

@@ -18,10 +18,9 @@ from torch import Tensor
 
 from acquisition.candidates import baseline
 from acquisition.constraints import FeasibleSet
-from acquisition.log_ei import LogEIStrategy
 from acquisition.outcomes import Success
 from acquisition.strategies import NUM_CANDIDATES, num_terms
-from acquisition.strategy import Strategy
+from acquisition.strategy import ForFewValues, Strategy
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import FIRST_FIT_POINTS, fit_surrogate, fit_warped, is_for_few
 from scalable_bo.modelling.training import TrainingData
@@ -93,8 +92,8 @@ def predicted_seconds(m: int, q: int, rates: Rates, strategy: Strategy | None = 
     products = m * ((EPOCHS_AROUND if direct else 8.0) * m + NUM_CANDIDATES)
     gradients = q * num_terms(q, m)
     multiplications = m**3 / 6 if direct else 0.0
-    if isinstance(strategy, LogEIStrategy):  # products, factors and inverses once; evaluations
-        multiplications += 4.0 * m**3 + q * 1600.0 * m**2
+    if isinstance(strategy, ForFewValues) and (improving := strategy.num_by_log_ei(q, m)):
+        multiplications += 4.0 * m**3 + improving * 1600.0 * m**2  # factors once; evaluations
     return rates.product * products + rates.gradient * gradients + rates.factor * multiplications
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from acquisition import FeasibleSet
 from acquisition.log_ei import LogEIStrategy, _Posterior
+from acquisition.strategies import AutoStrategy
 from scalable_bo.modelling import fitting
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import FIRST_FIT_POINTS, fit_warped
@@ -150,10 +151,11 @@ def test_the_work_that_is_predicted_is_that_of_an_ask(
     assert 0.5 < predicted_seconds(n, q, Rates(0.0, 1.0, 0.0)) / work["combine_rowwise"] < 2.0
 
 
+@pytest.mark.parametrize("strategy", ["log-ei", "auto"])
 def test_the_work_that_is_predicted_of_expected_improvement_is_its_own(
-    monkeypatch: pytest.MonkeyPatch, spy: Any
+    monkeypatch: pytest.MonkeyPatch, spy: Any, strategy: str
 ) -> None:
-    study = make_study(monkeypatch, 0.0, noisy(600), strategy="log-ei")
+    study = make_study(monkeypatch, 0.0, noisy(600), strategy=strategy)
     monkeypatch.setattr(pace, "measure_rates", lambda *_: Rates(0.0, 0.0, 1e-6))
     seen = spy(_Posterior, "moments")
     study.ask(3)
@@ -166,6 +168,21 @@ def test_the_work_that_is_predicted_of_expected_improvement_is_its_own(
     num_evaluated = sum(len(call.args[1]) for call in seen.call_args_list) / num_chosen
     more, fewer = (predicted_seconds(600, q, Rates(0, 0, 1), LogEIStrategy()) for q in (2, 1))
     assert 0.5 < (more - fewer) / 600**2 / num_evaluated < 2.0
+
+
+@pytest.mark.parametrize(
+    ("q", "n", "improving"),
+    [(8, 1000, 8), (9, 1000, 4), (50, 1000, 4), (51, 1000, 0), (8, 1001, 0)],
+)
+def test_expected_improvement_is_predicted_of_those_points_that_it_chooses(
+    q: int, n: int, improving: int
+) -> None:
+    rates = Rates(0.0, 0.0, 1.0)
+    predicted = predicted_seconds(n, q, rates, AutoStrategy())
+    if improving:
+        assert predicted == predicted_seconds(n, improving, rates, LogEIStrategy())
+    else:
+        assert predicted == predicted_seconds(n, q, rates)
 
 
 def test_a_fit_ends_soon_after_its_deadline_with_what_it_has() -> None:
