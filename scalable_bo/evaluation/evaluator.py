@@ -524,17 +524,18 @@ def _places(error: BaseException, most: int = 4) -> list[str]:
 @contextmanager
 def _ending_forks() -> Iterator[None]:
     """End a process that is forked inside as Python would: it is to evaluate no further points."""
-    process = os.getpid()
+    process, end = os.getpid(), None
     try:
         yield
-    finally:
-        if os.getpid() != process:
-            error = sys.exc_info()[1]
-            end = error.code if isinstance(error, SystemExit) else error and traceback.format_exc()
-            with suppress(Exception):  # the terminal may be closed
-                sys.stderr.write("" if isinstance(end, int | None) else f"{end}\n")
-                sys.stdout.flush()
-            os._exit(end & 0xFF if isinstance(end, int) else int(end is not None))
+    except BaseException as error:
+        if os.getpid() == process:
+            raise
+        end = error.code if isinstance(error, SystemExit) else traceback.format_exc()
+    if os.getpid() != process:
+        with suppress(Exception):  # the terminal may be closed
+            sys.stderr.write("" if isinstance(end, int | None) else f"{end}\n")
+            sys.stdout.flush()
+        os._exit(end & 0xFF if isinstance(end, int) else int(end is not None))
 
 
 def _within(

@@ -135,7 +135,10 @@ def objective(params):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 study = sbo.Study(sbo.Space(k=sbo.Int(0, 4)), maximize=True)
 study.enqueue([{{"k": k}} for k in range(5)])
-study.optimize(objective, 1, 5, executor={executor}, timeout={timeout}, progress=False)
+try:
+    raise KeyError("being handled")  # which no child has raised
+except KeyError:
+    study.optimize(objective, 1, 5, executor={executor}, timeout={timeout}, progress=False)
 found = study.to_dataframe().sort_values("k")
 print(found["value"].tolist())
 """
