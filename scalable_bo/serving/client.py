@@ -402,8 +402,9 @@ def naming_files(load: Callable[..., Any], **files: Any) -> Any:
     try:
         return load(**files)
     except (OSError, TypeError) as error:  # a TypeError if there is a key alone
+        key = ", with the server's key unless `key` is one" if "keyfile" in files else ""
         raise OSError(
-            "`certificate` must be a PEM file, with the server's key unless `key` is one, got"
+            f"`certificate` must be a PEM file{key}, got"
             f" {' and '.join(map(str, files.values()))}: {error}. Correct the path."
         ) from error
 

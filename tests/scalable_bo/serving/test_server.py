@@ -399,9 +399,12 @@ def test_a_wrong_certificate_is_named_before_the_study_is_asked(
     for name in ("none.pem", "token"):
         file = tmp_path / name
         for options in ({"certificate": file}, {"key": file}):
-            with pytest.raises(OSError, match=f"`certificate` must be a PEM file.*{name}.*Correct"):
+            message = f"`certificate` must be a PEM file, with the server's key.*{name}.*Correct"
+            with pytest.raises(OSError, match=message):
                 Server(study, **options)
-        with pytest.raises(OSError, match=f"`certificate` must be a PEM file.*{name}.*Correct"):
+        with pytest.raises(
+            OSError, match=f"`certificate` must be a PEM file, got.*{name}.*Correct"
+        ):
             RemoteStudy("https://127.0.0.1:1", token="t", certificate=file)
     assert not len(study.snapshot().rows)
 
