@@ -83,6 +83,7 @@ class Server:
             )
         port = checks.integer("port", port, 0)
         _require_secrecy(host, certificate, plain)
+        context = None
         if certificate is not None or key is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             naming_files(context.load_cert_chain, certfile=certificate, keyfile=key)
@@ -108,10 +109,9 @@ class Server:
                 http=Connection,
                 timeout_keep_alive=int(1.25 * SECONDS_OF_A_REQUEST),  # longer than a client waits
                 timeout_graceful_shutdown=int(SECONDS_TO_END),
-                ssl_certfile=certificate,
-                ssl_keyfile=key,
             )
             config.load()
+            config.ssl = context  # by its files, Uvicorn would ask for a passphrase once more
             undo.pop_all()
         self._server = uvicorn.Server(config)
         self._thread: threading.Thread | None = None

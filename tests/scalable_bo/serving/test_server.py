@@ -392,6 +392,15 @@ def test_tls_by_certificate_files(study: Study, certificate: tuple[Path, Path]) 
     assert study.num_observations == 1
 
 
+def test_a_key_is_read_once_so_that_its_passphrase_is_asked_for_once(
+    study: Study, certificate: tuple[Path, Path], spy: Any
+) -> None:
+    pem, key = certificate
+    seen = spy(ssl.SSLContext, "load_cert_chain")
+    with Server(study, certificate=pem, key=key):
+        assert len(seen.call_args_list) == 1
+
+
 def test_a_wrong_certificate_is_named_before_the_study_is_asked(
     study: Study, tmp_path: Path
 ) -> None:
