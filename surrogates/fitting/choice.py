@@ -143,13 +143,8 @@ def fit(
     try:
         for place, name in enumerate(choice.methods):
             # Structure too fine for the sample is in what that takes for noise
-            is_last = name == choice.methods[-1]
-            if (
-                name == "minibatch"
-                and not is_last
-                and stages.account.chosen
-                and _has_little_noise(model)
-            ):
+            is_between = name == "minibatch" and place + 1 < len(choice.methods)
+            if is_between and stages.account.chosen and _has_little_noise(model):
                 continue
             again = name in choice.methods[:place]
             run(name, **(settings if method else _settings(name, model, again)))

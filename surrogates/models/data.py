@@ -313,6 +313,7 @@ def whole_tasks(X: Tensor, column: int, remedy: str) -> Tensor:
     return X
 
 
+@torch.no_grad()
 def place_inducing_points(
     model: Any, train_X: Tensor, inducing_points: Tensor | int, method: str
 ) -> None:

@@ -164,8 +164,7 @@ class FreshGP(SingleTaskGP):
             common = self._noise_of_values(inputs)
             noise = common.mT if self.num_outputs > 1 else common.squeeze(-1)
             noise = noise.expand(torch.broadcast_shapes(noise.shape, inputs.shape[:-1]))
-        attached = gpytorch.settings.detach_test_caches(False)
-        with direct_algebra(), as_given(), relative_jitter(self), attached:
+        with direct_algebra(), as_given(), relative_jitter(self):
             posterior = self._exact_posterior().with_data(inputs, targets, noise, **kwargs)
             model = self._without_state()
             model.train_inputs = tuple(X.to(posterior.dtype) for X in posterior.model.train_inputs)
@@ -490,8 +489,9 @@ def ordinary_tensors() -> Iterator[None]:
 @memory.SharedContext
 @contextmanager
 def direct_algebra() -> Iterator[None]:
-    """Let GPyTorch factorise, whatever the size and its settings, which all threads share."""
+    """Let GPyTorch factorise any size and keep graphs, by settings that all threads share."""
     with (
+        gpytorch.settings.detach_test_caches(False),
         gpytorch.settings.fast_computations(False, False, False),
         gpytorch.settings.max_cholesky_size(sys.maxsize),
     ):

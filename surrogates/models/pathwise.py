@@ -350,7 +350,7 @@ class PathwiseGP(FreshGP):
                 self._posterior_paths(), inputs[0].to(self.train_inputs[0].dtype)
             )
         posterior = self._exact_posterior(learns=self._learns)
-        with direct_algebra(), gpytorch.settings.detach_test_caches(False):
+        with direct_algebra():
             return posterior(*inputs, **kwargs)
 
     @ordinary_tensors()

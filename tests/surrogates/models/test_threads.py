@@ -121,6 +121,14 @@ def test_parameters_are_not_exchanged_while_a_model_is_built() -> None:
     assert entered.is_set()
 
 
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_model_can_be_built_while_graphs_are_kept(kind: str) -> None:
+    expected = law(MODELS[kind]())
+    with gpytorch.settings.detach_test_caches(False):
+        model = MODELS[kind]()
+    torch.testing.assert_close(law(model), expected)
+
+
 def test_a_stored_model_and_a_regressor_serve_several_threads_at_once(tmp_path: Path) -> None:
     MODELS["paths"]().save(tmp_path / "model")
     check(lambda: PathwiseGP.load(tmp_path / "model", solver=CG()), law)
