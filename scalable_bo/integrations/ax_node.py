@@ -122,7 +122,7 @@ def _one_arm_each(run: GeneratorRun) -> list[GeneratorRun]:
         part._arm_weight_table = OrderedDict()
         part.add_arm(arm)
         if run.model_predictions is not None:
-            # Of this arm alone, in Ax's nested dictionaries of lists
+            # Ax's nested dictionaries of lists then have the predictions of this arm alone
             means, covariances = run.model_predictions
             part._model_predictions = (
                 {metric: [values[i]] for metric, values in means.items()},

@@ -34,7 +34,7 @@ FAILURES = (
     torch.linalg.LinAlgError,  # type: ignore[attr-defined]
 )
 WHITE_NOISE = "white noise"  # the name of the last stage
-# A stage that raises the likelihood stays unless it predicts clearly worse than the best before
+# A stage that raises the likelihood of all data stays unless it predicts clearly worse
 NEEDED_OF_ALL_DATA = -NEEDED
 NEEDED_OF_SIMPLER = -math.inf  # left-out data prefer more hyperparameters, which have seen them
 

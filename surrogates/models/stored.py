@@ -59,7 +59,7 @@ CONSTRAINTS: dict[type[constraints.Interval], tuple[str, ...]] = {
     constraints.LessThan: ("upper_bound",),
     constraints.Positive: (),
 }
-# What a prior is of, where GPyTorch does not name it after that
+# The parameter of a prior that GPyTorch does not name after its parameter
 PRIOR_OF = {"IndexKernelPrior": "_lower_triangle_corr", "mean_prior": "constant"}
 PRIORS: dict[type[priors.Prior], tuple[str, ...]] = {
     priors.GammaPrior: ("concentration", "rate"),

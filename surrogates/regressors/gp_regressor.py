@@ -252,7 +252,7 @@ class GPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
 
 def _units(targets: Array) -> tuple[Array, Array]:
-    """Return mean and deviation (m,) of columns (n, m); 1 where they differ by rounding alone."""
+    """Return the columns' means and standard deviations (m,); 1 where only rounding differs."""
     # Sums and squares of numbers up to 1 neither overflow nor vanish
     largest = np.abs(targets).max(0)
     largest = np.where(largest > 0.0, largest, 1.0)
