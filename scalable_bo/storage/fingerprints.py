@@ -148,6 +148,4 @@ def _labels(column: pa.Array) -> np.ndarray:
     if not column.null_count:
         return column.to_numpy(zero_copy_only=False)
     # As numbers, integers beside NaN would be rounded to others
-    labels = np.empty(len(column), dtype=object)
-    labels[:] = column.to_pylist()
-    return labels
+    return np.array(column.to_pylist(), dtype=object)

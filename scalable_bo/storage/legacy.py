@@ -88,7 +88,7 @@ def read_contents(found: Mapping[str, Sequence[Row]], dim: int) -> Contents:
     """Return the contents of a study of ``dim`` parameters; raise ValueError, LookupError or
     TypeError if they do not fit together.
     """
-    contents = Contents(
+    return Contents(
         _read_rows(found["points"], dim),
         _read_points([row["x"] for row in found.get("queue", [])], dim),
         [Ask(**row | {"refitted": _as_bool(row["refitted"])}) for row in found["asks"]],
@@ -97,18 +97,17 @@ def read_contents(found: Mapping[str, Sequence[Row]], dim: int) -> Contents:
             for row in found.get("costs", [])
         },
         [Source(**row) for row in sorted(found["sources"], key=lambda row: row["first_id"])],
+        [
+            Change(**{name: value for name, value in row.items() if name != "number"})
+            for row in found.get("changes", [])
+        ],
     )
-    for row in found.get("changes", []):
-        del row["number"]
-        contents.changes.append(Change(**row))
-    return contents
 
 
 def _read_table(connection: sqlite3.Connection, table: str, version: int) -> list[Row]:
-    listed = "SELECT name FROM pragma_table_info(?) ORDER BY cid"
-    names = [name for (name,) in connection.execute(listed, (table,))]
-    query = f"SELECT {', '.join(names)} FROM {table} ORDER BY rowid"
-    rows = [dict(zip(names, values, strict=True)) for values in connection.execute(query)]
+    found = connection.execute(f"SELECT * FROM {table} ORDER BY rowid")
+    names = [column[0] for column in found.description]
+    rows = [dict(zip(names, values, strict=True)) for values in found]
     if version >= FIRST_OF_DIGESTS:
         for row in rows:
             if row.pop("seal") != seal_of(row.values()):

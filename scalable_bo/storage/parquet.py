@@ -25,16 +25,15 @@ LONGEST_TEXT = 1000  # bytes
 
 def num_bytes(path: Path, wanted: set[str]) -> int:
     """Return what the wanted columns take in memory; raise ArrowException if it is no Parquet."""
-    with pq.ParquetFile(path) as file:
-        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
-    inside = [
-        chunk
+    file = pq.read_metadata(path)
+    groups = map(file.row_group, range(file.num_row_groups))
+    chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+    numbers_and_copy = 2 * np.dtype(np.float64).itemsize
+    return numbers_and_copy * sum(
+        chunk.num_values
         for chunk in chunks
         if chunk.path_in_schema in wanted or chunk.path_in_schema.split(".")[0] in wanted
-    ]
-    numbers_and_copy = 2 * np.dtype(np.float64).itemsize
-    return numbers_and_copy * sum(chunk.num_values for chunk in inside)
+    )
 
 
 def num_rows(path: Path) -> int:
