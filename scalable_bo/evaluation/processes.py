@@ -73,7 +73,7 @@ def kill_all(pids: Iterable[int] = (), mark: str = "") -> None:
     they are gone.
     """
     if IS_GUARDED:
-        _kill({(pid, start) for pid in pids if (start := _start_of(pid))}, mark)
+        _kill({(pid, start) for pid in pids if (start := _stat(pid)[2])}, mark)
     else:
         for pid in pids:
             with suppress(ProcessLookupError, PermissionError):
@@ -186,7 +186,7 @@ def _run_guard(parent: int, mark: str) -> None:
         if not (content := os.read(0, 2**16)):
             break
         *lines, told = (told + content).split(b"\n")
-        watched |= {(int(pid), start) for pid in lines if (start := _start_of(int(pid)))}
+        watched |= {(int(pid), start) for pid in lines if (start := _stat(int(pid))[2])}
     _kill(watched, mark)
 
 
@@ -217,10 +217,6 @@ def _find(processes: set[tuple[int, str]], mark: str) -> set[int]:
         size = len(found)
         found |= {pid for pid, parent in parents.items() if parent in found}
     return found - {os.getpid()}
-
-
-def _start_of(pid: int) -> str:
-    return _stat(pid)[2]
 
 
 def _stat(pid: int) -> tuple[str, int, str]:

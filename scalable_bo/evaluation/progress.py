@@ -30,6 +30,8 @@ from acquisition import AcquisitionProgress
 from surrogates import Progress as SolveProgress
 from surrogates.rules.hyperparameters import ModelT, StepCallback
 
+_LOGGER = logging.getLogger("surrogates")
+
 
 class RoundProgress:
     """A context manager that counts rounds, on stderr.
@@ -59,7 +61,7 @@ class RoundProgress:
             disable=enabled is False or not (self._console.is_terminal or in_notebook),
         )
         self._task = self._bar.add_task("", total=total)
-        self._log = _LinesOf(self)
+        self._lines = _LinesOf(self)
 
     def status(self, text: str, completed: int | None = None) -> None:
         """Say what is happening now, beside the bar, which may move to so many ``completed``.
@@ -88,14 +90,17 @@ class RoundProgress:
             self._pause, self._due = pause, time.monotonic() + pause
 
     def __enter__(self) -> Self:
-        self._log.attach()
+        self._level_before = _LOGGER.level
+        _LOGGER.addHandler(self._lines)
+        _LOGGER.setLevel(min(logging.INFO, _LOGGER.getEffectiveLevel()))
         if self._enabled:
             self._bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._bar.stop()
-        self._log.detach()
+        _LOGGER.removeHandler(self._lines)
+        _LOGGER.setLevel(self._level_before)
 
 
 def fit(
@@ -170,20 +175,9 @@ class _LinesOf(logging.Handler):
     def __init__(self, progress: RoundProgress) -> None:
         super().__init__(logging.INFO)
         self._progress = progress
-        self._logger = logging.getLogger("surrogates")
-        self._level_before = self._logger.level
 
     def emit(self, record: logging.LogRecord) -> None:
         self._progress.note(record.getMessage())
-
-    def attach(self) -> None:
-        self._level_before = self._logger.level
-        self._logger.addHandler(self)
-        self._logger.setLevel(min(logging.INFO, self._logger.getEffectiveLevel()))
-
-    def detach(self) -> None:
-        self._logger.removeHandler(self)
-        self._logger.setLevel(self._level_before)
 
 
 def reset_peak_of_process() -> None:
