@@ -14,7 +14,7 @@ from scalable_bo._packages import require
 from scalable_bo.evaluation.evaluator import MAX_REASON, LateError
 from scalable_bo.serving.client import LONGEST_REASON
 from scalable_bo.serving.desk import MOST_POINTS, Desk, UnavailableError
-from scalable_bo.serving.gate import Application, Gate
+from scalable_bo.serving.gate import Gate
 from scalable_bo.serving.live import LiveView, numbers_of
 from scalable_bo.serving.tells import Told
 from scalable_bo.space.plain_values import json_values
@@ -29,7 +29,6 @@ from starlette.exceptions import HTTPException
 logger = logging.getLogger(__name__)
 
 Id = Annotated[int, Field(ge=0, lt=2**53)]
-Ids = Annotated[list[Id], Field(max_length=MOST_POINTS)]
 Worker = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:@-]+$")]
 Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Value = float | list[float | None] | dict[str, float | None]
@@ -83,7 +82,7 @@ class Held(_Body):
     """Points that a worker has."""
 
     worker: Worker
-    ids: Ids
+    ids: list[Id] = Field(max_length=MOST_POINTS)
 
 
 class Page(_Body):
@@ -96,7 +95,7 @@ class Page(_Body):
     limit: int = Field(25, ge=1, le=MOST_POINTS)
 
 
-def make_app(desk: Desk, token: str) -> Application:
+def make_app(desk: Desk, token: str) -> Gate:
     """Return the application of a server, behind its gate."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.add_exception_handler(ValidationError, _say_what_is_wrong)
@@ -190,14 +189,8 @@ def _add_page(app: FastAPI) -> None:
     }
     for path, (kind, file) in contents.items():
         content = files("scalable_bo").joinpath(file).read_bytes()
-        app.add_api_route(path, _static(content, kind))
-
-
-def _static(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
-    async def answer() -> Response:
-        return Response(content, media_type=f"{kind}; charset=utf-8")
-
-    return answer
+        answer: Any = Response(content, media_type=f"{kind}; charset=utf-8")
+        app.add_route(path, answer, methods=["GET"])  # an answer is an application of its own
 
 
 def _computing(compute: Callable[[], Any]) -> Callable[[], Awaitable[Response]]:

@@ -17,7 +17,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -291,11 +291,9 @@ class RemoteStudy:
 
     def close(self) -> None:
         """Close the connections that are open; the next request opens one."""
-        try:
+        with suppress(Empty):
             while True:
                 self._idle.get_nowait().close()
-        except Empty:
-            return
 
     def __enter__(self) -> Self:
         return self

@@ -10,15 +10,15 @@ import hmac
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from scalable_bo._packages import require
 from scalable_bo.evaluation.evaluator import MOST_BYTES
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+require("fastapi", extra="serve", user="`scalable-bo serve`")
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # Answers that say that a request was wrong; 409 says that it came too late
 WRONG = frozenset({400, 401, 404, 405, 408, 413, 415, 422})
@@ -78,7 +78,7 @@ class Gate:
         patience: seconds in which all of a body must have come.
     """
 
-    def __init__(self, app: Application, token: str, patience: float = 30.0) -> None:
+    def __init__(self, app: ASGIApp, token: str, patience: float = 30.0) -> None:
         self._app = app
         self._patience = patience
         self._digest = _digest(token.encode())
@@ -97,7 +97,7 @@ class Gate:
         is_holder = self._holds_token(scope)
         allowance = self._holders if is_holder else self._strangers
 
-        async def send_and_count(message: MutableMapping[str, Any]) -> None:
+        async def send_and_count(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", []), *HEADERS]
                 if message["status"] in WRONG:
@@ -117,7 +117,7 @@ class Gate:
             await answer(send_and_count, status, {"detail": detail}, (b"connection", b"close"))
             return
 
-        async def replay() -> MutableMapping[str, Any]:
+        async def replay() -> Message:
             nonlocal body
             part, body = body, b""
             return {"type": "http.request", "body": part, "more_body": False}
@@ -154,22 +154,18 @@ async def _read(scope: Scope, receive: Receive, patience: float) -> tuple[int, b
     lengths = [value for name, value in scope["headers"] if name == b"content-length"]
     if lengths and (not lengths[0].isdigit() or int(lengths[0][:20]) > MOST_BYTES):
         return 413, b""
-    parts: list[bytes] = []
-    size = 0
+    body = bytearray()
     try:
         async with asyncio.timeout(patience):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    return 400, b""
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > MOST_BYTES:
+            async for part in Request(scope, receive).stream():
+                body += part
+                if len(body) > MOST_BYTES:
                     return 413, b""
-                if not message.get("more_body", False):
-                    return 0, b"".join(parts)
+    except ClientDisconnect:
+        return 400, b""
     except TimeoutError:
         return 408, b""
+    return 0, bytes(body)
 
 
 def _digest(token: bytes) -> bytes:

@@ -82,7 +82,12 @@ class Server:
                 f"`study` must be a Study, got {study!r:.200}. Open a folder by `Study.open(path)`."
             )
         port = checks.integer("port", port, 0)
-        _require_secrecy(host, certificate, plain)
+        if certificate is None and not plain and not is_loopback(host):
+            raise ValueError(
+                f"`certificate` must be given to serve other machines at {host!r}, or whoever is in"
+                " between reads the token. Give a certificate; or serve 127.0.0.1 through a tunnel"
+                " such as `ssh -L`; or set `plain` where something before this server encrypts."
+            )
         context = None
         if certificate is not None or key is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -188,16 +193,6 @@ class Connection(H11Protocol):
     def _end_if_silent(self) -> None:
         if self.cycle is None and not self.transport.is_closing():
             self.transport.abort()
-
-
-def _require_secrecy(host: str, certificate: Path | None, plain: bool) -> None:
-    """Require that the token does not travel between machines in the clear."""
-    if certificate is None and not plain and not is_loopback(host):
-        raise ValueError(
-            f"`certificate` must be given to serve other machines at {host!r}, or whoever is in"
-            " between reads the token. Give a certificate; or serve 127.0.0.1 through a tunnel such"
-            " as `ssh -L`; or set `plain` where something before this server encrypts."
-        )
 
 
 def _listen(host: str, port: int) -> socket.socket:
