@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
-from torch import Tensor
 
 from scalable_bo.evaluation.evaluator import MOST_BYTES
 from scalable_bo.evaluation.executors import executor_maker
@@ -94,12 +93,7 @@ class Config(_Table):
     run: RunSection | None = None
     data: list[DataSection] = []
     enqueue: list[dict[str, Any]] = []
-    _folder: Path = PrivateAttr(Path())
-
-    @property
-    def folder(self) -> Path:
-        """Where the file is; the paths in it are relative to this."""
-        return self._folder
+    _folder: Path = PrivateAttr(Path())  # of the file; the paths in it are relative to this
 
     @property
     def place(self) -> Place:
@@ -107,7 +101,7 @@ class Config(_Table):
         if self.study.storage is not None:
             return Place(self.study.storage, self.study.name)
         assert self.study.path is not None  # `read_config` requires one of them
-        return Place(self.folder / self.study.path)
+        return Place(self._folder / self.study.path)
 
     def build_space(self, *, imports: bool = True) -> Space:
         """Return the search space; without ``imports``, its functions are callable stand-ins."""
@@ -132,24 +126,19 @@ class Config(_Table):
         points of a study that has asked for none.
         """
         if self.enqueue:
-            study.enqueue(self.read_enqueued(study.space), once=True)
+            try:
+                X = study.space.read_feasible(read_plain(self.enqueue), "enqueue")
+            except ValueError as error:
+                raise ValueError(f"[[enqueue]]: {error}") from error
+            study.enqueue(X, once=True)
         for number, data in enumerate(self.data):
-            file = self.folder / data.file
+            file = self._folder / data.file
             if not file.is_file():
                 raise ValueError(
                     f"`data.{number}.file` must be the path of a file, got {data.file!r}, and there"
                     f" is no file {file.absolute()}. Correct it."
                 )
             study.add_data(file, target=data.target, noise=data.noise)
-
-    def read_enqueued(self, space: Space) -> Tensor:
-        """Return the points that are evaluated first, (k, d) in the user's units; raise ValueError
-        if one lies outside the space or breaks a constraint.
-        """
-        try:
-            return space.read_feasible(read_plain(self.enqueue), "enqueue")
-        except ValueError as error:
-            raise ValueError(f"[[enqueue]]: {error}") from error
 
     def build_objective(self) -> Callable[[dict[str, Any]], Any] | Command:
         """Return the objective; raise ValueError if there is none, or it cannot be imported."""
@@ -160,12 +149,12 @@ class Config(_Table):
                 " to run."
             )
         if section.command is not None:
-            return Command(section.command, folder=self.folder)
+            return Command(section.command, folder=self._folder)
         assert section.function is not None
         return self._load_function("objective.function", section.function)
 
     def _load_function(self, key: str, reference: str) -> Callable[..., Any]:
-        return load_function(key, reference, self.folder)
+        return load_function(key, reference, self._folder)
 
     def load_callbacks(self) -> list[Callable[..., None]]:
         """Return what is called after each round; raise ValueError if it cannot be imported."""

@@ -23,9 +23,8 @@ app = Commands(
 )
 app.add_typer(bench, name="bench")
 for command in COMMANDS:
-    # A negative value looks like an option
-    takes_numbers = command is correct
-    app.command(context_settings={"ignore_unknown_options": takes_numbers})(command)
+    # A negative value, which `correct` takes, looks like an option
+    app.command(context_settings={"ignore_unknown_options": command is correct})(command)
 app.command("serve")(ServeCommand)
 app.command("work")(WorkCommand)
 

@@ -26,9 +26,7 @@ def read_results(source: str) -> Iterator[dict[str, Any]]:
             " there."
         )
     with nullcontext(sys.stdin.buffer) if source == "-" else open(source, "rb") as lines:
-        number = 0
-        while content := lines.readline(MOST_BYTES + 1):
-            number += 1
+        for number, content in enumerate(iter(lambda: lines.readline(MOST_BYTES + 1), b""), 1):
             if len(content) > MOST_BYTES:
                 raise ValueError(f"Line {number} must have at most {MOST_BYTES} bytes.")
             if content.strip():

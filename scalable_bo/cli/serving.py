@@ -23,10 +23,8 @@ from scalable_bo.cli.study_commands import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from scalable_bo.evaluation.evaluator import Evaluation
-    from scalable_bo.evaluation.external import Command
 
 
 @dataclass(frozen=True)
@@ -119,16 +117,21 @@ class WorkCommand:
             from scalable_bo.evaluation import processes
             from scalable_bo.evaluation.evaluator import call, timed
             from scalable_bo.evaluation.external import Command
+            from scalable_bo.evaluation.functions import load_function
             from scalable_bo.evaluation.interruption import Interruption, signals_as_interruptions
             from scalable_bo.serving.client import RemoteStudy
             from scalable_bo.serving.worker import work as work_for
 
             # Whatever the objective starts ends with this worker
             processes.join(processes.own_mark())
-            objective = _objective(self.function, self.command)
-            evaluate: Callable[..., Evaluation] = (
-                objective.evaluate if isinstance(objective, Command) else partial(call, objective)
-            )
+            if (self.function is None) == (self.command is None):
+                raise ValueError("Either `--function` or `--command` must be given.")
+            program = None if self.command is None else Command(self.command)
+            if program is not None:
+                program.require_program()
+                evaluate: Callable[..., Evaluation] = program.evaluate
+            else:
+                evaluate = partial(call, load_function("--function", str(self.function), Path()))
             study = RemoteStudy(
                 self.url,
                 token_file=self.token_file,
@@ -151,21 +154,7 @@ class WorkCommand:
             number = getattr(error, "number", signal.SIGINT)
             end_at_once(128 + number, "Interrupted; the point goes to another worker.")
         finally:
-            if isinstance(objective, Command):
-                objective.close()
+            if program is not None:
+                program.close()
             study.close()
         typer.echo(f"{study.worker} evaluated {count(num_told, 'point')}")
-
-
-def _objective(function: str | None, command: str | None) -> Callable[..., Any] | Command:
-    from scalable_bo.evaluation.external import Command
-    from scalable_bo.evaluation.functions import load_function
-
-    if (function is None) == (command is None):
-        raise ValueError("Either `--function` or `--command` must be given.")
-    if command is not None:
-        program = Command(command)
-        program.require_program()
-        return program
-    assert function is not None
-    return load_function("--function", function, Path())

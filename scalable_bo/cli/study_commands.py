@@ -113,13 +113,12 @@ def ask(
     an empty column for each outcome, to fill in and give to `tell`.
     """
     with refusals(), open_study(place, name) as study:
-        if out is not None:
-            write = _writer(out, (".csv", ".xlsx"))
-            batch = study.ask(q)
+        write = None if out is None else _writer(out, (".csv", ".xlsx"))
+        batch = study.ask(q)
+        if write is not None:
             write(study.sheet(batch), study.space, study.outcomes)
             typer.echo(f"Wrote {count(batch.ids, 'point')} to {out}")
             return
-        batch = study.ask(q)
     if as_json:
         for number, params in zip(batch.ids, batch.params, strict=True):
             typer.echo(json.dumps({"id": number, "params": params}))
@@ -325,13 +324,9 @@ def check(file: ConfigFile, as_json: AsJson = False) -> None:
     else:
         typer.echo(
             f"{count(rounds, 'round')} to run, {count(num_rows, 'row')} now,"
-            f" {found.num_rows} at the last ask"
-        )
-        typer.echo(
+            f" {found.num_rows} at the last ask\n"
             f"memory: {found.peak_bytes / 2**30:.1f} GiB of {found.free_bytes / 2**30:.1f} GiB that"
-            " are free"
-        )
-        typer.echo(
+            " are free\n"
             f"time without the objective: about {found.seconds_asks:.0f} s,"
             f" {found.seconds_last_ask:.0f} s of it the last ask"
         )
