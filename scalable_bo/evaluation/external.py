@@ -122,8 +122,7 @@ class Command:
                 if usable:
                     self._idle.put(process)
                 else:
-                    process.kill()
-                    process.wait_and_close()
+                    process.end()
 
     def close(self) -> None:
         """Kill what runs; close the input of idle processes, and kill those that do not end."""
@@ -134,8 +133,7 @@ class Command:
         end = time.monotonic() + processes.SECONDS_TO_END
         for process in idle:
             process.wait(end - time.monotonic())
-            process.kill()
-            process.wait_and_close()
+            process.end()
 
     def stop(self) -> None:
         """Kill what runs: its points fail."""
@@ -149,8 +147,7 @@ class Command:
                 process = self._idle.get_nowait()
                 if not process.has_ended():
                     return process
-                process.kill()
-                process.wait_and_close()
+                process.end()
         return None
 
 
@@ -253,13 +250,11 @@ class _Process:
                 os.killpg(self.popen.pid, signal.SIGKILL)
         processes.kill_all(mark=self.mark)
 
-    def wait_and_close(self) -> None:
-        """Forget it, once it was killed."""
-        self.popen.wait()
-        for stream in (self.popen.stdin, self.popen.stdout, self.popen.stderr):
-            with suppress(OSError):
-                if stream is not None:
-                    stream.close()
+    def end(self) -> None:
+        """Kill it, wait for it, and close its streams."""
+        self.kill()
+        with suppress(OSError), self.popen:
+            pass
 
     def _send(self, unsent: memoryview) -> memoryview:
         assert self.popen.stdin
