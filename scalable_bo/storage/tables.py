@@ -72,14 +72,10 @@ def read_table(
     noise: Any,
     names: Sequence[str],
     remarks: Remarks,
-    rows_at_once: int = 100_000,
 ) -> tuple[Tensor, Any, Any, dict[int, str]]:
     """Return the points (n, d) of a table, and their values and noise as ``Study.add_data`` takes
     them: as they are given, or those in the columns that they name or, of several outcomes, that
     have their ``names``; and, by row, why a value is no number. Note its remarks.
-
-    Args:
-        rows_at_once: rows of a part that is read, which bound the memory beside the result.
 
     Raises:
         TypeError, ValueError, MemoryError, ImportError: as ``Study.add_data``.
@@ -96,7 +92,7 @@ def read_table(
     is_sheet = not isinstance(data, pd.DataFrame) and Path(data).suffix.lower() != ".parquet"
     first_row = remarks.first_row = 2 if is_sheet else 0
     row = 0
-    for frame in table_frames(space, data, {*parameters, *told, *known}, rows_at_once, remarks):
+    for frame in table_frames(space, data, {*parameters, *told, *known}, remarks=remarks):
         columns = list(frame.columns)
         twice = [name for name in remarks.names if columns.count(name) > 1]
         if wanted := [name for name in (*told, *known) if columns.count(name) != 1] + twice:
@@ -157,13 +153,14 @@ def table_frames(
     space: Space,
     data: str | os.PathLike[str] | pd.DataFrame,
     wanted: set[str],
-    rows_at_once: int,
+    rows_at_once: int = 100_000,
     remarks: Remarks | None = None,
 ) -> Iterator[pd.DataFrame]:
     """Yield the table part by part, with the wanted columns if it is a file.
 
     Args:
-        rows_at_once: rows of a part; a sheet of Excel is one part.
+        rows_at_once: rows of a part, which bound the memory beside the result; a sheet of Excel is
+            one part.
         remarks: to be read beside the columns; memory for all rows is required then.
 
     Raises:

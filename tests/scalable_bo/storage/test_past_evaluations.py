@@ -55,8 +55,8 @@ def write(frame: pd.DataFrame, path: Path) -> Path:
 def test_all_kinds_of_tables_say_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, rows_at_once: int
 ) -> None:
-    read_table = partial(tables.read_table, rows_at_once=rows_at_once)
-    monkeypatch.setattr(tables, "read_table", read_table)
+    table_frames = partial(tables.table_frames, rows_at_once=rows_at_once)
+    monkeypatch.setattr(tables, "table_frames", table_frames)
     data = FRAME if suffix == "frame" else write(FRAME, tmp_path / f"past{suffix}")
     study = make()
     study.add_data(data, target="score", noise="variance")
@@ -419,7 +419,7 @@ def test_bad_tables_are_refused_whole(
     error: type[Exception],
     message: str,
 ) -> None:
-    monkeypatch.setattr(tables, "read_table", partial(tables.read_table, rows_at_once=2))
+    monkeypatch.setattr(tables, "table_frames", partial(tables.table_frames, rows_at_once=2))
     frame = FRAME.copy()
     for name, value in change.items():
         frame.loc[4, name] = value
