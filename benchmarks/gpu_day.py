@@ -64,7 +64,6 @@ class DayStep(Cell[None]):
         return {"command": list(self.command), "environment": self.environment}
 
     def run(self, data: None, on_status: Status, state: Path) -> Iterator[Record]:
-        """Yield how the command ended."""
         start = time.monotonic()
         # This ends all that the command has started, also where it is told to end itself
         limit = ("timeout", f"--kill-after={self.seconds_to_end}", f"{max(self.end - start, 0.01)}")

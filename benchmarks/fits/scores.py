@@ -107,12 +107,11 @@ class ScoreCell(FitCell):
         mean, variance = (moment.reshape(-1).double().cpu() for moment in moments)
         kernel = model.covar_module.base_kernel
         kernel = kernel.feature_map.kernel if self.method == "scgd" else kernel
-        simulator = SIMULATORS.get(self.data)
         return {
             "num_train": len(X),
             "num_test": len(test_X),
             "dim": X.shape[1],
-            "true_noise_std": None if simulator is None else simulator.noise_std,
+            "true_noise_std": getattr(SIMULATORS.get(self.data), "noise_std", None),
             "noise_std": model.likelihood.noise.item() ** 0.5,
             "signal_std": model.covar_module.outputscale.item() ** 0.5,
             "lengthscale": kernel.lengthscale.flatten().tolist(),
@@ -138,9 +137,8 @@ def load(
     """
     generator = torch.Generator().manual_seed(cell.seed)
     if cell.data in SIMULATORS:
-        X, values = SIMULATORS[cell.data].sample(
-            num_simulated if cell.n is None else cell.n, generator
-        )
+        n = num_simulated if cell.n is None else cell.n
+        X, values = SIMULATORS[cell.data].sample(n, generator)
         table = torch.cat([X, values.unsqueeze(1)], dim=1).numpy()
     else:
         table = load_table(cell.data, cell.data_dir)

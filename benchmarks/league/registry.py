@@ -87,9 +87,8 @@ def make_optimiser(
 
 def missing_packages(names: Iterable[str]) -> dict[str, str]:
     """Return, for each optimiser that cannot run here, the first package that it lacks."""
-    absent = {
-        name: [package for package in PEERS[name].packages if not is_installed(package)]
+    return {
+        name: absent[0]
         for name in names
-        if name in PEERS
+        if name in PEERS and (absent := [p for p in PEERS[name].packages if not is_installed(p)])
     }
-    return {name: packages[0] for name, packages in absent.items() if packages}

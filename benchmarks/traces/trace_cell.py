@@ -77,14 +77,10 @@ class System:
     weights: Tensor | None = None
     mean: Tensor | None = None
 
-    def kernel_like(self, X: Tensor) -> Kernel:
-        """Return a copy of the kernel with the dtype and device of X."""
-        return deepcopy(self.kernel).to(X)
-
     def cross(self, device: torch.device | str) -> tuple[KernelOperator, KernelOperator]:
         """Return K of the data, and that of the test points and the data."""
         X, test_X = self.data.train_X.to(device), self.data.test_X.to(device)
-        kernel = self.kernel_like(X)
+        kernel = deepcopy(self.kernel).to(X)
         return kernel_operator(kernel, X), kernel_operator(kernel, test_X, X)
 
     def solved(self, device: str = "cpu") -> System:
@@ -221,7 +217,7 @@ class TraceCell(Cell[System]):
         }
         X = data.data.train_X.to(self.device, getattr(torch, self.dtype))
         y = data.data.train_y.to(X)
-        kernel = data.kernel_like(X)
+        kernel = deepcopy(data.kernel).to(X)
 
         def solve(budget: float) -> Solution:
             solver = _solver(self, n, budget)
@@ -272,17 +268,14 @@ def _score(system: System, solution: Solution) -> Record:
         "epochs": float(solution.epochs),
         "residual": float(solution.residual.max()),
         "test_rmse": _rmse(mean, system.data.test_y),
-        "mean_error": None,
-        "weights_error": None,
-        "rkhs_error": None,
+        **dict.fromkeys(("mean_error", "weights_error", "rkhs_error")),
         "note": solution.note,
     }
     if system.weights is not None and system.mean is not None:
         D = W - system.weights
         # Rounding can make it negative where D is tiny
         squared = (D * (K @ D)).sum().clamp_min(0.0)
-        scores["mean_error"] = _rmse(mean, system.mean)
-        scores["weights_error"] = D.norm().item()
+        scores |= {"mean_error": _rmse(mean, system.mean), "weights_error": D.norm().item()}
         scores["rkhs_error"] = squared.sqrt().item()
     return scores
 

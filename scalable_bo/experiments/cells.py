@@ -79,11 +79,7 @@ class Cell(ABC, Generic[Data]):
 
     def settings(self) -> dict[str, Any]:
         """Return all that decides the result: a cell with the same settings need not run again."""
-        return {
-            entry.name: getattr(self, entry.name)
-            for entry in fields(self)
-            if entry.name not in ELSEWHERE
-        }
+        return {name: value for name, value in vars(self).items() if name not in ELSEWHERE}
 
     @property
     def num_steps(self) -> int:
@@ -141,13 +137,11 @@ class Grid:
                     f"`{option}` does not go with the benchmark {self.kind.experiment}, got"
                     f" {value!r}. Leave it out."
                 )
-            has_several = isinstance(value, list) and not isinstance(defaults[name], tuple)
-            if not has_several:
+            if isinstance(value, list) and not isinstance(defaults[name], tuple):
+                axes[name] = value
+            else:
                 axes.pop(name, None)
                 fixed[name] = tuple(value) if isinstance(value, list) else value
-            else:
-                fixed.pop(name, None)
-                axes[name] = value
         compared = axes.pop(self.compared)
         combinations = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
         if sample is not None:
@@ -248,9 +242,4 @@ def solves_beside(state: Path) -> Path:
 def remove_state(state: Path) -> None:
     """Remove the state between two steps, and what is left of the solve beside it."""
     state.unlink(missing_ok=True)
-    remove_solves(state)
-
-
-def remove_solves(state: Path) -> None:
-    """Remove what is left of the solve beside the state."""
     shutil.rmtree(solves_beside(state), ignore_errors=True)

@@ -134,9 +134,7 @@ class GPPrior(Problem):
         device: torch.device | str | None = None,
     ) -> None:
         dim = checks.positive_int("dim", dim)
-        bounds = torch.stack([torch.zeros(dim, dtype=dtype), torch.ones(dim, dtype=dtype)]).to(
-            device
-        )
+        bounds = torch.tensor([[0.0], [1.0]], dtype=dtype, device=device).repeat(1, dim)
         super().__init__(bounds, noise)
         self.prior = PriorPaths.draw(
             kernel,

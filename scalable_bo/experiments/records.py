@@ -35,9 +35,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     """Return what the numbers depend on: commit, versions, device, processor, date (UTC)."""
     return {
         "commit": os.environ.get(COMMIT) or _commit(),
-        "versions": (
-            {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
-        ),
+        "versions": {"python": platform.python_version()} | {n: _version(n) for n in _PACKAGES},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "cpu": _cpu_name(),
         "cpu_count": os.cpu_count(),

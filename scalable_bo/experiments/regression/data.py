@@ -80,7 +80,7 @@ def load_regression_data(name: str, split: int, data_dir: Path | None = None) ->
         ValueError: if the folder, the data set or the split is missing, or the files do not match.
     """
     table = load_table(name, data_dir)
-    masks = _read(existing_data_set(name, data_dir, "test_mask"), int)
+    masks = np.loadtxt(existing_data_set(name, data_dir, "test_mask"), int, delimiter=",", ndmin=2)
     if len(table) != len(masks):
         raise ValueError(
             f"`data_dir`: {name} has {len(table)} rows of data and {len(masks)} of test masks."
@@ -96,7 +96,7 @@ def load_table(name: str, data_dir: Path | None = None) -> np.ndarray[Any, Any]:
     """Load a data set, (rows, d + 1), the target last, as it is in its file; raise ValueError if
     the folder or the data set is not there, or a value is not finite.
     """
-    table = _read(existing_data_set(name, data_dir), float)
+    table = np.loadtxt(existing_data_set(name, data_dir), delimiter=",", ndmin=2)
     if not np.isfinite(table).all():
         raise ValueError(f"`data_dir`: {name} has values that are not finite.")
     return table
@@ -216,11 +216,6 @@ def _standardise(table: np.ndarray[Any, Any], test: np.ndarray[Any, Any]) -> Reg
     mean = table[~test].mean(0)
     std = table[~test].std(0)
     std[std == 0] = 1.0  # a constant column
-    standardised = torch.from_numpy((table - mean) / std)
-    train = standardised[~torch.from_numpy(test)]
-    test_rows = standardised[torch.from_numpy(test)]
-    return RegressionData(train[:, :-1], train[:, -1], test_rows[:, :-1], test_rows[:, -1])
-
-
-def _read(path: Path, kind: type) -> np.ndarray[Any, Any]:
-    return np.loadtxt(path, delimiter=",", dtype=kind, ndmin=2)
+    standardised = (table - mean) / std
+    train, held_out = (torch.from_numpy(standardised[rows]) for rows in (~test, test))
+    return RegressionData(train[:, :-1], train[:, -1], held_out[:, :-1], held_out[:, -1])

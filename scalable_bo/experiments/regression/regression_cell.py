@@ -177,7 +177,8 @@ class RegressionCell(Cell[Loaded]):
         return words
 
     def settings(self) -> dict[str, Any]:
-        settings = {key: value for key, value in asdict(self).items() if key != "data_dir"}
+        left_out = ("data_dir",) if self.is_table else ("data_dir", "target", "test_fraction")
+        settings = {key: value for key, value in asdict(self).items() if key not in left_out}
         settings |= {
             "data": self.label,
             "solver": name_of(self.solver),
@@ -186,11 +187,7 @@ class RegressionCell(Cell[Loaded]):
         }
         if self.kernel == "matern32":
             del settings["kernel"]  # records without it are of that kernel
-        if self.is_table:
-            return settings | {"sha256": self.sha256}
-        return {
-            key: value for key, value in settings.items() if key not in ("target", "test_fraction")
-        }
+        return settings | ({"sha256": self.sha256} if self.is_table else {})
 
     def check_files(self) -> None:
         if self.target is not None:
@@ -210,11 +207,9 @@ class RegressionCell(Cell[Loaded]):
             return load_regression_data(*where), load_hyperparameters(*where)
         table = read_numbers(Path(self.data), self.target)
         data = split_table(table, self.split, self.test_fraction)
-        X = data.train_X.to(self.device)
-        y = data.train_y.to(self.device)
-        return data, fit_hyperparameters(
-            X, y, SMOOTHNESS[self.kernel], seed=self.seed, on_status=on_status
-        )
+        X, y = (tensor.to(self.device) for tensor in (data.train_X, data.train_y))
+        smoothness = SMOOTHNESS[self.kernel]
+        return data, fit_hyperparameters(X, y, smoothness, seed=self.seed, on_status=on_status)
 
     def run(self, data: Loaded, on_status: Status, state: Path) -> Iterator[Record]:
         """Yield the record.

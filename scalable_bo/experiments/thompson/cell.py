@@ -14,6 +14,7 @@ References:
 from __future__ import annotations
 
 import math
+import shutil
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,14 +28,7 @@ from torch import Tensor
 from acquisition import ParallelThompsonSampling
 from acquisition.candidates import sampling_weights
 from scalable_bo.evaluation.progress import describe_search, describe_solve
-from scalable_bo.experiments.cells import (
-    Cell,
-    Status,
-    files,
-    remove_solves,
-    remove_state,
-    solves_beside,
-)
+from scalable_bo.experiments.cells import Cell, Status, files, remove_state, solves_beside
 from scalable_bo.experiments.formats import exact
 from scalable_bo.experiments.models import coordinate_kernel, fixed_model, matern_kernel
 from scalable_bo.experiments.presets import ThompsonPreset
@@ -159,7 +153,7 @@ class ThompsonCell(Cell[None]):
             if not record["complete"]:
                 about = {"settings": self.settings()}
                 save_state(state, about | record, rounds.carried())
-                remove_solves(state)
+                shutil.rmtree(solves_beside(state), ignore_errors=True)
             yield record
         remove_state(state)
 
@@ -238,11 +232,9 @@ class ThompsonRounds:
         reset_peak_memory(self.device)
         batch, account = self.propose(self.thompson.X, self.thompson.y, number)
         uniform = self._uniform(self.preset.q, "random search")
-        for data, X, noise in (
-            (self.thompson, batch, "noise"),
-            (self.random_search, uniform, "random noise"),
-        ):
-            data.extend(vars(_Observed.at(X, self.target, self.generators[noise])))
+        self.thompson.extend(vars(_Observed.at(batch, self.target, self.generators["noise"])))
+        other = _Observed.at(uniform, self.target, self.generators["random noise"])
+        self.random_search.extend(vars(other))
         own = {
             "round": number,
             "num_points": len(self.thompson.X),
@@ -287,30 +279,22 @@ class ThompsonRounds:
                 seed=draw_seed(self.generators["candidates"]),
                 callback=lambda p: self.on_status(f"round {number}: {describe_search(p)}"),
             ).generate(preset.q, paths=paths)
-        account: Record = {
-            "residual": None,
-            "error": None,
-            "epochs": None,
-            "note": "",
-            "seconds_solve": solve.seconds,
-            "seconds_acquisition": acquisition.seconds,
-        }
+        account: Record = dict.fromkeys(("residual", "error", "epochs"))
+        seconds = solve.seconds
         if isinstance(model, VariationalGP):
-            return batch, account | {
-                "note": f"{len(model.inducing_points)} inducing points, closed-form optimum in"
-                " place of steps of Adam"
-            }
-        self.mean_weights = paths.parts[0].mean_weights
-        solution = model.solution
-        assert solution is not None  # paths() has just made it
-        return batch, account | {
-            "residual": solution.residual.max().item(),
-            "error": None if solution.error is None else solution.error.max().item(),
-            "epochs": solution.epochs,
-            "note": solution.note,
+            chosen = f"{len(model.inducing_points)} inducing points"
+            account["note"] = f"{chosen}, closed-form optimum in place of steps of Adam"
+        else:
+            self.mean_weights = paths.parts[0].mean_weights
+            solution = model.solution
+            assert solution is not None  # paths() has just made it
+            account["residual"] = solution.residual.max().item()
+            account["error"] = None if solution.error is None else solution.error.max().item()
+            account |= {"epochs": solution.epochs, "note": solution.note}
             # A solve that went on from a checkpoint counts what it had taken before
-            "seconds_solve": max(solve.seconds, solution.seconds),
-        }
+            seconds = max(seconds, solution.seconds)
+        times = {"seconds_solve": seconds, "seconds_acquisition": acquisition.seconds}
+        return batch, account | times
 
     def _model(self, X: Tensor, y: Tensor) -> PathwiseGP:
         preset = self.preset
