@@ -154,9 +154,9 @@ def interruptible(written: Callable[[], str]) -> Iterator[None]:
         stop(f"{str(error).rstrip('.')}. So far: {written()}.", 1)
 
 
-def stop(message: str, code: int) -> NoReturn:
-    """End the command with one line on stderr."""
-    typer.echo(" ".join(message.split()), err=True)
+def stop(message: str, code: int, *, keep_lines: bool = False) -> NoReturn:
+    """End the command with a message on stderr, on one line unless it is to keep its lines."""
+    typer.echo(message if keep_lines else " ".join(message.split()), err=True)
     raise SystemExit(code)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from scalable_bo._packages import require
-from scalable_bo.cli.console import count, print_table
+from scalable_bo.cli.console import count, print_table, stop
 from scalable_bo.cli.results import read_results
 from scalable_bo.space.quoting import legible
 
@@ -85,7 +85,7 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
         end_at_once(128 + number, said)
     except (RuntimeError, MemoryError, OSError) as error:
         said = f"Stopped; {_describe_numbers(_counts(study))} in {config.place}. {again}"
-        _refuse(f"{error}\n{said}", 1)
+        stop(f"{error}\n{said}", 1, keep_lines=True)
     finally:
         if isinstance(objective, Command):
             objective.close()
@@ -160,19 +160,17 @@ def tell(
             typer.echo(f"told {count(new, 'value')} and {count(lost, 'failure')}{rest}")
             return
         lines = list(read_results(results))
-        told: dict[str, list[Any]] = {
-            key: [line[key] for line in lines] for key in ("id", "value", "noise")
-        }
+        ids, values, given = ([line[key] for line in lines] for key in ("id", "value", "noise"))
         reasons = {line["id"]: line["error"] for line in lines if line["error"] is not None}
-        variances = [math.nan if n is None else n for n in told["noise"]]
-        noise = None if told["noise"] == [None] * len(lines) else variances
+        variances = [math.nan if n is None else n for n in given]
+        noise = None if given == [None] * len(lines) else variances
         with open_study(place, name) as study:
-            study.tell(told["id"], told["value"], noise, reasons)
-            failed = sum(reason is not None for reason in study.reasons(told["id"]))
-            partial = len({*told["id"]} & {*study.pending.ids})
+            study.tell(ids, values, noise, reasons)
+            failed = sum(reason is not None for reason in study.reasons(ids))
+            partial = len({*ids} & {*study.pending.ids})
     rest = f"; {count(partial, 'point')} still pending" if partial else ""
-    values = count(len(lines) - failed - partial, "value")
-    typer.echo(f"told {values} and {count(failed, 'failure')}{rest}")
+    told = count(len(lines) - failed - partial, "value")
+    typer.echo(f"told {told} and {count(failed, 'failure')}{rest}")
 
 
 def correct(
@@ -331,7 +329,7 @@ def check(file: ConfigFile, as_json: AsJson = False) -> None:
             f" {found.seconds_last_ask:.0f} s of it the last ask"
         )
     if not found.fits:
-        _refuse("The run will not fit in memory. Use smaller batches, fewer rounds, or float32.", 1)
+        stop("The run will not fit in memory. Use smaller batches, fewer rounds, or float32.", 1)
 
 
 def repair(place: StudyPlace, name: StudyName = None) -> None:
@@ -392,9 +390,9 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        _refuse(str(error), 2)
+        stop(str(error), 2, keep_lines=True)
     except (RuntimeError, OSError) as error:
-        _refuse(str(error), 1)
+        stop(str(error), 1, keep_lines=True)
 
 
 def _read_status(place: Place) -> dict[str, Any]:
@@ -520,11 +518,6 @@ def _configuration(place: str, name: str | None) -> Config | None:
     if name is not None:
         raise ValueError(f"`--name` must be given with the URL of a database, got {place}.")
     return read_config(Path(place))
-
-
-def _refuse(message: str, code: int) -> NoReturn:
-    typer.echo(message, err=True)
-    raise SystemExit(code)
 
 
 def end_at_once(code: int, message: str = "") -> NoReturn:
