@@ -129,7 +129,9 @@ class Command:
         self.stop()
         idle = list(iter(self._take_idle, None))
         for process in idle:
-            process.close_input()
+            with suppress(OSError):  # it may end by itself
+                assert process.popen.stdin
+                process.popen.stdin.close()
         end = time.monotonic() + processes.SECONDS_TO_END
         for process in idle:
             process.wait(end - time.monotonic())
@@ -236,12 +238,6 @@ class _Process:
         answer, _, rest = self.output.partition(b"\n")
         self.output = rest
         return bytes(answer)
-
-    def close_input(self) -> None:
-        """Let it end by itself."""
-        assert self.popen.stdin
-        with suppress(OSError):
-            self.popen.stdin.close()
 
     def kill(self) -> None:
         """Kill it, if it has not ended, with all that it started; from any thread."""

@@ -104,12 +104,6 @@ class _Guard:
                 self._start()
                 self._tell(self._watched)
 
-    def watch_self(self) -> None:
-        """Have the guard watch this process, a child of the one that it guards."""
-        if not self._is_elsewhere:
-            with suppress(OSError):  # somebody has killed the guard; the parent starts another
-                self._tell([os.getpid()])
-
     def _tell(self, pids: Iterable[int]) -> None:
         os.write(self._input, "".join(f"{pid}\n" for pid in pids).encode())
 
@@ -159,7 +153,9 @@ def _forget() -> None:
     if guard is None or parent is None:
         return
     _thread.parent = None
-    guard.watch_self()
+    if not guard._is_elsewhere:
+        with suppress(OSError):  # somebody has killed the guard; the parent starts another
+            guard._tell([os.getpid()])
     if os.getppid() != parent:  # whose guard may have gone before it heard
         os.kill(os.getpid(), signal.SIGKILL)
 
