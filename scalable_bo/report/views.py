@@ -327,8 +327,7 @@ def errors(snapshot: Snapshot) -> Picture | None:
     """
     asks, costs = _asks(snapshot)
     have_errors = any(cost.error is not None for cost in costs)
-    told = [cost.error if have_errors else cost.residual for cost in costs]
-    values = np.array([math.nan if value is None else value for value in told])
+    values = np.array([c.error if have_errors else c.residual for c in costs], dtype=np.float64)
     solved = np.isfinite(values) & (values > 0)
     if not solved.any():
         return None

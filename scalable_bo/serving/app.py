@@ -24,7 +24,6 @@ require("fastapi", extra="serve", user="`scalable-bo serve`")
 
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.exceptions import HTTPException
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +98,6 @@ def make_app(desk: Desk, token: str) -> Gate:
     """Return the application of a server, behind its gate."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.add_exception_handler(ValidationError, _say_what_is_wrong)
-    app.add_exception_handler(HTTPException, _say_error)
     for kind in (OSError, RuntimeError):
         app.add_exception_handler(kind, _say_failure)
     _add_work(app, desk)
@@ -250,8 +248,3 @@ async def _say_failure(request: Request, error: Exception) -> Response:
     if not isinstance(error, OSError | UnavailableError):  # it may be one of a program
         logger.error("%s could not be answered.", request.url.path, exc_info=error)
     return reply({"detail": str(error)}, 503)
-
-
-async def _say_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return reply({"detail": str(error.detail)[:300]}, error.status_code)

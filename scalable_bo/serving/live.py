@@ -108,10 +108,9 @@ class LiveView:
         if sort:
             if sort not in frame.columns:
                 raise ValueError(f"There is no column {sort!r:.80} to sort by.")
-            column = found[sort]
-            key = column if pd.api.types.is_numeric_dtype(column) else column.astype(str)
-            order = key.sort_values(ascending=not down, kind="stable", na_position="last")
-            found = found.loc[order.index]
+            is_number = pd.api.types.is_numeric_dtype(found[sort])
+            key = None if is_number else lambda column: column.astype(str)
+            found = found.sort_values(sort, ascending=not down, kind="stable", key=key)
         elif down:
             found = found[::-1]
         part = found[offset : offset + limit]
