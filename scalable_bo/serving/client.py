@@ -23,7 +23,7 @@ from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from scalable_bo.evaluation.evaluator import (
@@ -262,8 +262,7 @@ class RemoteStudy:
     def renew(self, ids: Sequence[int]) -> list[int]:
         """Renew leases; return the points that others have got, or that have been told."""
         body = {"worker": self.worker, "ids": whole_numbers(ids)}
-        lost = self._request("/renew", body)["lost"]
-        return [int(id) for id in lost]
+        return [int(id) for id in self._request("/renew", body)["lost"]]
 
     def release(self, ids: Sequence[int], patience: float = 2.0) -> None:
         """Give points back that are not evaluated after all; another worker gets them."""
@@ -325,9 +324,16 @@ class RemoteStudy:
             else:
                 if status == 200:
                     return json.loads(answer)
-                trouble = f"{status} {_detail(answer)}"
+                if status == HTTPStatus.CONFLICT:
+                    raise LateError(_detail(answer))
+                if status == HTTPStatus.UNAUTHORIZED:
+                    raise PermissionError(
+                        f"The server at {self._host} does not know the token. Copy its file"
+                        " `token` again."
+                    )
                 if status not in REPEATED:
-                    self._refuse(status, answer)
+                    raise ValueError(f"The server at {self._host} refused: {_detail(answer)}")
+                trouble = f"{status} {_detail(answer)}"
             if time.monotonic() + pause > end:
                 raise ConnectionError(
                     f"The server at {self._host} does not answer {path}: {trouble}. Start it again,"
@@ -371,15 +377,6 @@ class RemoteStudy:
         if self._tls is None:
             return http.client.HTTPConnection(*place, timeout=SECONDS_OF_A_REQUEST)
         return http.client.HTTPSConnection(*place, timeout=SECONDS_OF_A_REQUEST, context=self._tls)
-
-    def _refuse(self, status: int, answer: bytes) -> NoReturn:
-        if status == HTTPStatus.CONFLICT:
-            raise LateError(_detail(answer))
-        if status == HTTPStatus.UNAUTHORIZED:
-            raise PermissionError(
-                f"The server at {self._host} does not know the token. Copy its file `token` again."
-            )
-        raise ValueError(f"The server at {self._host} refused: {_detail(answer)}")
 
 
 def _wait(seconds: float, stopped: Callable[[], bool]) -> None:
