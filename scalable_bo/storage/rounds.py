@@ -180,9 +180,8 @@ class Result:
             )
         params = {} if best is None else space.to_dicts(X[best : best + 1])[0]
         value = math.nan if best is None else float(values[best])
-        failed = len(rows.reasons)
-        pending = len(rows) - rows.num_told
-        found = cls(params, value, X, values, failed, pending, params, value)
+        counts = len(rows.reasons), len(rows) - rows.num_told
+        found = cls(params, value, X, values, *counts, params, value)
         return replace(
             found, outcomes=Y, feasible=feasible, front=front, least_violating=least, goal=goal
         )

@@ -95,11 +95,10 @@ class Outcomes:
                     f" {tuple(given.shape)}."
                 )
             given = given.expand(len(numbers))
-            if not ((given > 0) & given.isfinite())[finite].all():
-                wrong = given[finite][~((given > 0) & given.isfinite())[finite]][0].item()
+            if len(wrong := given[finite & ~((given > 0) & given.isfinite())]):
                 raise ValueError(
-                    f"`noise` must be variances above 0, got {wrong}. Use a small one such as 1e-6"
-                    " for exact values."
+                    f"`noise` must be variances above 0, got {wrong[0].item()}. Use a small one"
+                    " such as 1e-6 for exact values."
                 )
             variances = torch.where(finite, given, math.nan)
         return cls(torch.where(finite, numbers, math.nan), variances, reasons)
