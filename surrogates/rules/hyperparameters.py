@@ -14,7 +14,7 @@ from gpytorch.constraints import Interval
 from gpytorch.kernels import Kernel
 from gpytorch.priors import Prior
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import Uniform, constraints
 from torch.nn import Parameter
 
 from surrogates import checks
@@ -123,15 +123,21 @@ class Coordinates:
     @torch.no_grad()
     def __init__(self, module: Module, X: Tensor | None = None, *, in_proportion: bool = False):
         limits = {} if X is None else _lengthscale_coordinates(module.covar_module, X)
+        supports = _support_coordinates(module)
         self._parts: list[tuple[Parameter, Callable[[Tensor], Tensor], torch.Size]] = []
         columns = []
         for _, parameter, bounds in module.named_parameters_and_constraints():
             if not parameter.requires_grad:
                 continue
             value, to_raw = _coordinate(parameter, bounds)
-            lower, upper = limits.get(id(parameter), (-math.inf, math.inf))
+            free = torch.full_like(value, math.inf)
+            lower, upper = limits.get(id(parameter), (-free, free))
+            # The range that the data suggest may lie beyond the prior's support
+            lower, upper = (
+                end.clamp(*supports.get(id(parameter), (-free, free))) for end in (lower, upper)
+            )
             if in_proportion and id(parameter) in limits:
-                value = value.clamp(*limits[id(parameter)])
+                value = value.clamp(lower, upper)
                 lower, upper = (lower - value).amax(), (upper - value).amin()
                 to_raw = partial(_moved, to_raw, value)
                 value = value.new_zeros(1)
@@ -199,10 +205,16 @@ def batches(
 
 
 def log_prior(module: Module) -> Tensor:
-    """Return Σ log p(hyperparameter) over the priors of ``module``, differentiable, a scalar."""
-    terms = [
-        prior.log_prob(closure(part)).sum() for _, part, prior, closure, _ in module.named_priors()
-    ]
+    """Return Σ log p(hyperparameter) over the priors of ``module``, differentiable, a scalar; −∞
+    outside of their supports.
+    """
+    terms = []
+    for _, part, prior, closure, _ in module.named_priors():
+        value = closure(part)
+        try:
+            terms.append(prior.log_prob(value).sum())
+        except ValueError:  # by the check of PyTorch's distributions
+            terms.append(value.new_tensor(-math.inf))
     return torch.stack(terms).sum() if terms else torch.zeros((), device="cpu")
 
 
@@ -277,20 +289,47 @@ def _floor(bounds: Interval | None) -> float:
 
 def _lengthscale_coordinates(kernel: Kernel, X: Tensor) -> dict[int, tuple[Tensor, Tensor]]:
     """Return the limits of coordinates by the ``id`` of the lengthscales' parameters."""
+    return {
+        id(part.raw_lengthscale): _between(
+            part.raw_lengthscale, part.raw_lengthscale_constraint, *ends
+        )
+        for part, *ends in lengthscale_limits(kernel, X)
+    }
+
+
+def _support_coordinates(module: Module) -> dict[int, tuple[Tensor, Tensor]]:
+    """Return the limits of coordinates by the ``id`` of the parameters with uniform priors: a
+    little inside of their supports, as densities may be 0 on the ends.
+    """
     limits = {}
-    for part, *ends in lengthscale_limits(kernel, X):
-        bounds: Interval | None = part.raw_lengthscale_constraint
-        raw = part.raw_lengthscale
-        coordinates = []
-        for end in ends:
-            natural = end.to(raw)
-            if bounds is not None:
-                # The range that the data suggest may reach beyond the user's bounds
-                inside = natural.clamp(bounds.lower_bound.to(raw), bounds.upper_bound.to(raw))
-                natural = bounds.inverse_transform(inside)
-            coordinates.append(_coordinate(natural, bounds)[0])
-        limits[id(raw)] = (torch.minimum(*coordinates), torch.maximum(*coordinates))
+    for _, part, prior, closure, _ in module.named_priors():
+        if not isinstance(prior, Uniform):
+            continue
+        for _, raw, bounds in part.named_parameters_and_constraints():
+            if not raw.requires_grad:
+                continue
+            with torch.enable_grad():
+                value = closure(part)
+                slope = torch.autograd.grad(value.sum(), raw, allow_unused=True)[0]
+            if slope is not None and raw.shape == value.shape:
+                lower, upper = (end.to(raw).expand_as(raw) for end in (prior.low, prior.high))
+                gap = _gap(torch.ones_like(raw)) * (upper - lower)
+                limits[id(raw)] = _between(raw, bounds, lower + gap, upper - gap)
     return limits
+
+
+def _between(raw: Tensor, bounds: Interval | None, *ends: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the coordinates of a raw parameter at the ends of a range, as far as this lies within
+    the user's bounds.
+    """
+    coordinates = []
+    for end in ends:
+        natural = end.to(raw)
+        if bounds is not None:
+            inside = natural.clamp(bounds.lower_bound.to(raw), bounds.upper_bound.to(raw))
+            natural = bounds.inverse_transform(inside)
+        coordinates.append(_coordinate(natural, bounds)[0])
+    return torch.minimum(*coordinates), torch.maximum(*coordinates)
 
 
 def _is_bounded(bound: Tensor) -> bool:

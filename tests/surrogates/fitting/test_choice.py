@@ -15,8 +15,10 @@ import pytest
 import torch
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import ChainedInputTransform, Normalize, Warp
+from gpytorch.constraints import Interval
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.priors import UniformPrior
 from torch import Tensor
 
 from surrogates import (
@@ -330,6 +332,28 @@ def test_a_prior_that_is_not_finite_leaves_the_model_as_it_was(
     with pytest.raises(FloatingPointError, match="the model is as it was"):
         fit(model, method, **QUICK[method])
     assert torch.equal(hyperparameters(model), before)
+
+
+@pytest.mark.parametrize("bounds", [None, Interval(0.005, 0.05)])
+@pytest.mark.parametrize("method", (*GENERAL, "variational", None))
+def test_a_fit_stays_where_the_prior_has_support(
+    method: str | None, bounds: Interval | None
+) -> None:
+    kernel = RBFKernel(lengthscale_prior=UniformPrior(0.01, 0.05), lengthscale_constraint=bounds)
+    kernel.lengthscale = 0.02
+    model = fit(
+        make_model(method or "exact", covar_module=kernel.to(X)),
+        method,
+        **QUICK.get(method or "", {}),
+    )
+    assert 0.02 < model.covar_module.lengthscale.item() < 0.05 * (1.0 + 1e-6)
+
+
+def test_a_fit_reaches_the_end_of_the_support_that_is_likeliest() -> None:
+    kernel = RBFKernel(lengthscale_prior=UniformPrior(0.01, 0.05)).to(X)
+    kernel.lengthscale = 0.02
+    model = fit(make_model(covar_module=kernel), "exact")
+    assert model.covar_module.lengthscale.item() == pytest.approx(0.05, rel=1e-6)
 
 
 @pytest.mark.parametrize("method", GENERAL)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from gpytorch.constraints import GreaterThan, Interval, LessThan
 from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.priors import UniformPrior
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,6 +56,15 @@ def test_lengthscales_in_proportion_start_and_stay_inside_their_range() -> None:
     lower, upper = lengthscale_limits(model.covar_module, X)[0][1:]
     lengthscale = model.covar_module.lengthscale
     assert (lengthscale >= 0.99 * lower).all() and (lengthscale <= 1.01 * upper).all()
+
+
+def test_a_prior_whose_support_the_data_do_not_suggest_decides() -> None:
+    model = PathwiseGP(X, Y, covar_module=RBFKernel(lengthscale_prior=UniformPrior(1e-5, 2e-5)))
+    model.covar_module.lengthscale = 1.5e-5
+    coordinates = Coordinates(model.to(X), X)
+    assert (coordinates.lower <= coordinates.upper).all()
+    coordinates.write()
+    assert log_prior(model).isfinite()
 
 
 def test_floors_lie_where_a_hyperparameter_still_follows_its_coordinate() -> None:
