@@ -17,7 +17,7 @@ from surrogates.rules.data_set import DataSet
 
 @torch.no_grad()
 def rough_bands(
-    data: DataSet, X: Tensor, prior: float = 0.05, num_compared: int = 500
+    data: DataSet, X: Tensor, odds: float = 0.05, num_compared: int = 500
 ) -> tuple[Tensor, float]:
     """Return the lower ends (k,) of bands of the function at points X (k, d), two standard
     deviations below its mean, averaged over the share ρ of the noise that is its own, and the
@@ -40,7 +40,7 @@ def rough_bands(
     if len(K) > num_compared:
         _, lower = _explained(K + noise, K, K.diagonal(), residuals)
         best = (lower + data.mean_module(data.X)).topk(num_compared).indices
-        return rough_bands(data._replace(X=data.X[best], y=data.y[best]), X, prior)
+        return rough_bands(data._replace(X=data.X[best], y=data.y[best]), X, odds)
     cross, variances = data.kernel(data.X, X).to_dense(), data.kernel(X, diag=True)
     found = [_explained(K + noise, cross, variances, residuals)]
     for lengthscale in (0.3, 0.1, 0.03, 0.01):
@@ -53,8 +53,10 @@ def rough_bands(
             total = variances + share * data.noise
             found.append(_explained(covariance, cross + share * rough_cross, total, residuals))
     fits, lowers = map(torch.stack, zip(*found, strict=True))
-    priors = torch.full_like(fits, math.log(prior / (len(fits) - 1)))
-    priors[0] = math.log(1.0 - prior)
+    fitted = residuals - noise @ torch.linalg.solve(K + noise, residuals)
+    explained = fitted.var() / (fitted.var() + data.noise)
+    priors = torch.log(odds / explained / (len(fits) - 1)).expand_as(fits).clone()
+    priors[0] = 0.0
     weights = torch.softmax(priors + fits, 0)
     lower = data.mean_module(X) + weights @ lowers
     return lower, float(weights[1:].sum())
