@@ -38,7 +38,7 @@ from acquisition.candidates import (
 from acquisition.climbing import climb
 from acquisition.constraints import FeasibleSet
 from acquisition.multistart import FunctionOfPoints
-from acquisition.outcomes import Outcome, OutcomePaths, Scalarisations, only_output
+from acquisition.outcomes import Demands, Outcome, OutcomePaths, Scalarisations, only_output
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, Moves, distinct_best
 from acquisition.strategy import ForFewValues, Request, Sampler
 from acquisition.thompson import AcquisitionProgress, ParallelThompsonSampling
@@ -150,10 +150,14 @@ class LogEIStrategy(ForFewValues):
         self, improvement: "_Improvement", request: Request, pending: Tensor, seed: int
     ) -> Tensor:
         """Return the free point (1, d) that improves most, jointly with pending ones."""
-        objective = improvement.beside(pending, seed)
         models = model_list(request.model)
         feasible = request.feasible_set
-        taken = torch.cat([all_inputs(models), pending])
+        X = all_inputs(models)
+        demands = None
+        if request.success is not None:
+            demands = Demands.draw(request.success, 1, X, torch.Generator().manual_seed(seed))
+        objective = improvement.beside(pending, seed, demands)
+        taken = torch.cat([X, pending])
         in_box = feasible.rounding is None and not feasible.constrained
         if request.choices is None and request.success is None and in_box:
             generator = torch.Generator().manual_seed(seed)
@@ -164,10 +168,11 @@ class LogEIStrategy(ForFewValues):
                 return point
         first = models[0] if models[0].num_outputs == 1 else models[0].subset_output([0])
         sampler = (self.sampler or LIGHT_SAMPLER)(
-            first, request.bounds, seed=seed, success=request.success, **request.constraints
+            first, request.bounds, seed=seed, **request.constraints
         )
         options = {} if request.choices is None else {"choices": request.choices}
-        functions = cast(Any, (objective,))  # it maximises any function as it does a path
+        # It maximises any function as it does a path
+        functions = cast(Any, (OutcomePaths((objective,), only_output, demands=demands),))
         return sampler.generate(1, paths=functions, X_pending=taken, **options)
 
 
@@ -269,18 +274,23 @@ class _Improvement:
         return X[values[0].argsort(descending=True)[: self.strategy.num_leaders]]
 
     @torch.no_grad()
-    def beside(self, pending: Tensor, seed: int) -> FunctionOfPoints:
-        """Return the logarithm of the expected improvement of a point jointly with pending ones."""
+    def beside(
+        self, pending: Tensor, seed: int, demands: Demands | None = None
+    ) -> FunctionOfPoints:
+        """Return the logarithm of the expected improvement of a point jointly with pending ones,
+        over the best of those that meet the demands, if one does.
+        """
         pending = pending[-self.strategy.most_pending :].double()
         seed %= 2**31
         has_form = not self.constraints and all(map(_is_gaussian, self.models))
         of = self.objective
         if has_form and isinstance(of, Scalarisations) and len(of.best) == len(self.models) <= 3:
             (one,) = of.some(1, torch.Generator().manual_seed(seed))
-            return self._beside_a_front(of.reference[one], pending, seed)  # of more, boxes are many
+            # Of more objectives, boxes are many
+            return self._beside_a_front(of.reference[one], pending, seed, demands)
         has_form &= self.objective is only_output and len(self.models) == 1
         num_draws = self.strategy.num_draws if has_form else self.strategy.num_samples
-        given, improved_on = self._given(pending, num_draws, seed)
+        given, improved_on = self._given(pending, num_draws, seed, demands)
         if has_form:
             ((model, part, values),) = given
             best = (self.sign * values).amax(0)
@@ -309,13 +319,18 @@ class _Improvement:
         return FunctionOfPoints(logarithm)
 
     def _beside_a_front(
-        self, reference: Tensor, pending: Tensor, seed: int, num_draws: int = 8
+        self,
+        reference: Tensor,
+        pending: Tensor,
+        seed: int,
+        demands: Demands | None,
+        num_draws: int = 8,
     ) -> FunctionOfPoints:
         """Return the logarithm of the expected growth of the hypervolume by a point, given means
         for the values of pending ones; of an output with noise these are drawn, as are those at the
         data.
         """
-        given, improved_on = self._given(pending, num_draws, seed, believe=True)
+        given, improved_on = self._given(pending, num_draws, seed, demands, believe=True)
         Y = self._outputs(improved_on, [values for *_, values in given])
         corner = reference.to(Y)
         boxes = [FastNondominatedPartitioning(corner, drawn).hypercell_bounds for drawn in Y]
@@ -331,7 +346,13 @@ class _Improvement:
         return FunctionOfPoints(logarithm)
 
     def _given(
-        self, pending: Tensor, num_draws: int, seed: int, *, believe: bool = False
+        self,
+        pending: Tensor,
+        num_draws: int,
+        seed: int,
+        demands: Demands | None,
+        *,
+        believe: bool = False,
     ) -> tuple[list[tuple[PathwiseGP, _Posterior, Tensor]], Tensor]:
         """Return each output's model, the output given its values at pending points, and at the
         data, too, if they have noise, by draws of these or, to ``believe``, by means at pending
@@ -341,6 +362,9 @@ class _Improvement:
         taken = torch.cat([self.X, pending])
         improved_on, rows = baseline(taken, self.feasible)
         is_moved = not torch.equal(improved_on, taken[rows])
+        if demands is not None and (met := demands.shortfall(improved_on, 2)[0] == 0).any():
+            improved_on = improved_on[met]
+            rows[rows.clone()] = met
         given = []
         for own, (model, part, root) in enumerate(self._posteriors, seed):
             points = model.transform_inputs(pending)

@@ -67,7 +67,11 @@ class ThompsonNode(GenerationNode):
         pending = pending_observations
         if failed:
             known = pending or {}
-            pending = {name: [*known.get(name, []), *failed] for name in experiment.metrics}
+            # Ax transforms those of each metric in place
+            pending = {
+                name: [*known.get(name, []), *(features.clone() for features in failed)]
+                for name in experiment.metrics
+            }
         options: dict[str, Any] = {
             "experiment": experiment,
             "pending_observations": pending,

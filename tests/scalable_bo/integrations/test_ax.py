@@ -23,7 +23,11 @@ from ax.exceptions.core import SearchSpaceExhausted, UnsupportedError
 from acquisition import STRATEGIES, ParallelThompsonSampling, TrustRegionStrategy
 from acquisition.constraints import FeasibleSet
 from acquisition.strategies import AutoStrategy
-from scalable_bo.integrations.ax import _Grid, pathwise_generation_strategy
+from scalable_bo.integrations.ax import (
+    ThompsonAcquisition,
+    _Grid,
+    pathwise_generation_strategy,
+)
 from surrogates import CG, Nystrom, PathwiseGP
 from tests import problems
 
@@ -131,6 +135,27 @@ def test_it_is_learned_where_trials_fail(model_options: Any, limits: list[str]) 
             else:
                 client.complete_trial(index, raw_data={"value": params["x"], "y": params["y"]})
     assert sum(failed[16:]) <= 3
+
+
+def test_trials_that_failed_are_where_they_were_whatever_the_number_of_metrics(spy: Any) -> None:
+    acquisitions = spy(ThompsonAcquisition, "__init__")
+    rate = RangeParameterConfig(
+        name="rate", parameter_type="float", bounds=(1e2, 1e6), scaling="log"
+    )
+    kind = ChoiceParameterConfig(
+        name="kind", parameter_type="str", values=["a", "b", "c"], is_ordered=True
+    )
+    client = make_client([rate, kind], constraints=([], ["cost <= 9"]))
+    failed = []
+    for _ in range(9):
+        ((index, params),) = client.get_next_trials(max_trials=1).items()
+        if index in (1, 4):
+            failed.append([math.log10(params["rate"]), "abc".index(params["kind"])])
+            client.mark_trial_failed(index)
+        else:
+            client.complete_trial(index, raw_data={"value": params["rate"], "cost": index % 3})
+    seen = acquisitions.call_args.args[0]._failed
+    torch.testing.assert_close(seen, torch.tensor(failed, dtype=seen.dtype))
 
 
 @pytest.mark.parametrize("options", [{}, {"model_options": {"solver": CG()}}])
