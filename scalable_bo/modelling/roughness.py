@@ -6,7 +6,6 @@ Notation: n values y at X (n, d), their kernel K (n, n), noise σ²; k points.
 
 from __future__ import annotations
 
-
 import torch
 from torch import Tensor
 

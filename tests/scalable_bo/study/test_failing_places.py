@@ -59,6 +59,17 @@ def test_a_failing_half_is_left_alone_and_its_edge_is_found(strategy: str, num_s
     assert LEARNED in study.last_ask.choice
 
 
+def test_asked_for_one_at_a_time_points_stay_near_the_edge_of_a_failing_half() -> None:
+    study = Study(Space(x=Float(0.0, 1.0)), maximize=True, seed=0, strategy="log-ei")
+    asked = []
+    for _ in range(24):
+        batch = study.ask(1)
+        asked.append(batch.X.item())
+        study.tell(batch, [math.nan if asked[-1] > 0.6 else asked[-1]])
+    assert sum(x < 0.3 for x in asked[9:]) <= 2
+    assert study.best_value > 0.58
+
+
 def test_a_failing_half_is_left_alone_by_several_objectives() -> None:
     study = Study(SPACE, objectives={"a": "maximize", "b": "minimize"}, seed=0, sampler=QUICK)
     outcomes = lambda p: (p["x"] - p["y"] ** 2, (p["x"] - 0.2) ** 2)  # noqa: E731
