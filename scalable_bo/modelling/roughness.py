@@ -29,7 +29,9 @@ def rough_bands(
 
     Args:
         data: in float64, with one variance of the noise.
-        prior: the probability that ρ is not 0, before the values are seen.
+        odds: of a ρ above 0, if the kernel explains all of the values' variance. By the share of it
+            that is explained they are larger: that a function is all but constant, beneath noise,
+            is no likelier than that it is rough.
         num_compared: of the values, those at the points that are best if ρ is 0.
     """
     K = data.kernel(data.X).to_dense()
@@ -52,8 +54,9 @@ def rough_bands(
             found.append(_explained(covariance, cross + share * rough_cross, total, residuals))
     fits, lowers = map(torch.stack, zip(*found, strict=True))
     fitted = residuals - noise @ torch.linalg.solve(K + noise, residuals)
-    explained = fitted.var() / (fitted.var() + data.noise)
-    priors = torch.log(odds / explained / (len(fits) - 1)).expand_as(fits).clone()
+    variance = fitted.var(correction=0).clamp_min(torch.finfo(fitted.dtype).tiny)
+    explained = variance / (variance + data.noise)
+    priors = torch.log(odds / explained / (len(fits) - 1)).repeat(len(fits))
     priors[0] = 0.0
     weights = torch.softmax(priors + fits, 0)
     lower = data.mean_module(X) + weights @ lowers
