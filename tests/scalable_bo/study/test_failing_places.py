@@ -126,12 +126,15 @@ def test_a_large_batch_leaves_a_failing_half_alone_and_does_not_all_go_to_one_ed
 
 
 def test_failures_that_lie_in_no_place_keep_nothing_out() -> None:
-    study = Study(SPACE, maximize=True, seed=0)
-    numbers = iter(range(1000))
     value = lambda p: -((p["x"] - 0.3) ** 2) - (p["y"] - 0.7) ** 2  # noqa: E731
-    run(study, lambda params: math.nan if next(numbers) % 6 == 0 else value(params), rounds=4)
-    assert LEARNED in study.last_ask.choice
-    assert study.best_value > -1e-3
+    best = []
+    for seed in range(3):
+        study = Study(SPACE, maximize=True, seed=seed)
+        places = iter(range(1000))
+        run(study, lambda p, n=places: math.nan if next(n) % 6 == 0 else value(p), rounds=4)
+        assert LEARNED in study.last_ask.choice
+        best.append(study.best_value)
+    assert statistics.median(best) > -1e-3
 
 
 def test_what_was_taken_back_is_no_failure_of_its_place() -> None:
