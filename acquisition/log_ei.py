@@ -69,9 +69,10 @@ REPEATED = "; the first beside the best value, to tell noise from ripples"
 
 @dataclass(frozen=True)
 class LogEIStrategy(ForFewValues):
-    """The largest expected improvement over the best data point that may be proposed, by the mean
-    or, where values have noise, by joint draws of the function at the data: of the first point,
-    then jointly with those chosen already and with pending ones.
+    """The largest expected improvement over the best data point that may be proposed and, where
+    evaluations may fail, succeeds as likely as is demanded of the new one, by the mean or, where
+    values have noise, by joint draws of the function at the data: of the first point, then jointly
+    with those chosen already and with pending ones.
 
     In a box its logarithm is maximised by L-BFGS-B from several starts; between constraints, on
     grids, among choices and where evaluations may fail by the search that paths are maximised by.
