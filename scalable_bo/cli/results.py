@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,37 +32,15 @@ def read_results(source: str) -> Iterator[dict[str, Any]]:
 
 
 def _read_result(content: bytes, number: int) -> dict[str, Any]:
+    from scalable_bo.evaluation.external import read_answer_line
+
     try:
-        line = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"Line {number} must be JSON, got {content[:80]!r}.") from error
-    if not isinstance(line, dict) or type(line.get("id")) is not int:
-        raise ValueError(
-            f"Line {number} must be an object with an `id`, a whole number, got {content[:80]!r}."
-        )
+        line = read_answer_line(content)
+    except ValueError as error:
+        raise ValueError(f"Line {number} {error}.") from error
     if unknown := sorted(set(line) - {"id", "value", "error", "noise"}):
         raise ValueError(
             f"Line {number} must have `id`, `value` or `error`, and `noise`, got"
             f" `{unknown[0]:.80}`."
         )
-    if ("value" in line) == ("error" in line):
-        raise ValueError(
-            f"Line {number} must have either `value` or `error`, got {content[:80]!r}."
-        )
-    return {
-        "id": line["id"],
-        "value": _read_value(line.get("value", math.nan)),
-        "noise": line.get("noise"),
-        "error": str(line["error"])[:500] if "error" in line else None,
-    }
-
-
-def _read_value(value: Any) -> Any:
-    """Return a value with numbers in place of the texts of numbers."""
-    if isinstance(value, dict):
-        return {name: _read_value(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_read_value(one) for one in value]
-    with suppress(ValueError):
-        return float(value) if isinstance(value, str) else value
-    return value
+    return {"noise": None} | line

@@ -4,11 +4,13 @@
     out   {"id": 7, "value": 1.25}      or {"id": 7, "error": "did not converge"}
 
 A program may answer one line and end, or go on reading; then the next points are given to it, too.
+Its input stays open: it must read a line, as reading to the end of the input would wait for ever.
 It is watched as a process, whoever else holds its output open, and leaves none behind.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -17,6 +19,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import termios
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -38,11 +41,12 @@ class Command:
 
     What is no answer to the point (no JSON object, another id, a line above 1 MiB, none in time,
     the end of the program) fails the point, and the process is killed with those it started. The
-    next point gets a new one.
+    next point gets a new one, and so does a point that an ended process has not read. As the input
+    stays open, a program must read a line of it, such as by ``sys.stdin.readline()``, and not all.
 
     Args:
         command: the program and its arguments; a string is split as by a shell, which is not run.
-        folder: where it runs; ``None`` for the current one.
+        folder: where it runs; ``None`` for the current one at the start of each process.
     Raises:
         TypeError, ValueError: if ``command`` is no list of strings, or empty.
 
@@ -60,7 +64,7 @@ class Command:
         if not parts or not parts[0]:
             raise ValueError(f"`command` must name a program, got {command!r}.")
         self.command = tuple(parts)
-        self.folder = None if folder is None else Path(folder)
+        self.folder = None if folder is None else Path(folder).absolute()
         self._idle: SimpleQueue[_Process] = SimpleQueue()
         self._running: set[_Process] = set()
         self._num_stops = 0
@@ -96,6 +100,7 @@ class Command:
         """
         line = json.dumps({"id": id, "params": params})
         num_stops = self._num_stops
+        start = time.monotonic()
         idle = self._take_idle()
         while True:
             try:
@@ -107,13 +112,13 @@ class Command:
             usable = False
             try:
                 if self._num_stops > num_stops:
-                    raise _EndedError("the program was stopped")
-                evaluation = _read_answer(id, outcomes, process.ask(line, timeout))
+                    raise _NoAnswerError("the program was stopped")
+                evaluation = _read_answer(id, outcomes, process.ask(line, timeout, start))
                 usable = not process.output  # it has said no more than it was asked for
                 return evaluation
             except _NoAnswerError as error:
-                # It may be one that answers once, and has answered the point before
-                answers_once = idle and isinstance(error, _EndedError)
+                # One that answers once may end only now, and has answered the point before
+                answers_once = idle and isinstance(error, _UnreadError)
                 if not answers_once or self._num_stops > num_stops:
                     return _failed(id, process, error)
                 idle = None
@@ -157,8 +162,8 @@ class _NoAnswerError(Exception):
     """What a program did in place of an answer."""
 
 
-class _EndedError(_NoAnswerError):
-    """It ended."""
+class _UnreadError(_NoAnswerError):
+    """It ended before it had read the point."""
 
 
 @dataclass(eq=False)
@@ -204,10 +209,12 @@ class _Process:
             time.sleep(pause)
             pause = min(2 * pause, processes.SECONDS_BETWEEN_LOOKS)
 
-    def ask(self, line: str, timeout: float | None) -> bytes:
-        """Send a line and return the next one."""
+    def ask(self, line: str, timeout: float | None, start: float) -> bytes:
+        """Send a line and return the next one, or the beginning of one with which the output ends;
+        the ``timeout`` counts from ``start``.
+        """
         popen = self.popen
-        end = math.inf if timeout is None else time.monotonic() + timeout
+        end = math.inf if timeout is None else start + timeout
         assert popen.stdin and popen.stdout and popen.stderr
         unsent = memoryview(line.encode() + b"\n")
         with selectors.DefaultSelector() as selector:
@@ -224,15 +231,21 @@ class _Process:
                 wait = 0 if has_ended else min(left, processes.SECONDS_BETWEEN_LOOKS)
                 for key, _ in selector.select(wait):
                     if key.fileobj is popen.stdin:
-                        unsent = self._send(unsent)
-                        if not unsent:
-                            selector.unregister(popen.stdin)
+                        # A pipe is broken if it reads no more; whether it answers, stdout says
+                        with suppress(BrokenPipeError):
+                            unsent = unsent[os.write(key.fd, unsent) :]
+                            if unsent:
+                                continue
+                        selector.unregister(popen.stdin)
                     elif not self._receive(key.fd, is_answer=key.fileobj is popen.stdout):
                         selector.unregister(key.fileobj)
                         has_ended |= key.fileobj is popen.stdout
                 if has_ended and len(self.output) == num_read:
                     self._receive(popen.stderr.fileno(), is_answer=False)
-                    raise _EndedError(f"the program ended without an answer, {self._end_state()}")
+                    if self.output:  # which stays, so that nothing more is asked of the program
+                        return bytes(self.output)
+                    why = f"the program ended without an answer, {self._end_state()}"
+                    raise (_UnreadError if unsent or self._has_unread() else _NoAnswerError)(why)
                 if len(self.output) > MOST_BYTES:
                     raise _NoAnswerError(f"the answer is longer than {MOST_BYTES} bytes")
         answer, _, rest = self.output.partition(b"\n")
@@ -252,12 +265,10 @@ class _Process:
         with suppress(OSError), self.popen:
             pass
 
-    def _send(self, unsent: memoryview) -> memoryview:
+    def _has_unread(self) -> bool:
+        """Return whether the pipe to it holds what it has not read."""
         assert self.popen.stdin
-        try:
-            return unsent[os.write(self.popen.stdin.fileno(), unsent) :]
-        except BrokenPipeError:  # it reads no more; whether it answers, stdout says
-            return unsent[:0]
+        return any(fcntl.ioctl(self.popen.stdin.fileno(), termios.FIONREAD, bytes(4)))
 
     def _receive(self, descriptor: int, *, is_answer: bool) -> bool:
         """Read what is there; return whether more may come."""
@@ -288,7 +299,9 @@ class _Process:
         code = self._end_status()
         if code is None:
             return "its output closed"
-        return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        with suppress(ValueError):  # most real-time signals have no name
+            return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        return f"killed by signal {-code}"
 
 
 _numbers = count()  # of the programs of this process
@@ -302,20 +315,49 @@ def _failed(id: int, process: _Process, error: _NoAnswerError) -> Evaluation:
 
 def _read_answer(id: int, outcomes: Sequence[str], line: bytes) -> Evaluation:
     try:
-        answer = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise _NoAnswerError(f"the answer is no JSON: {line[:80]!r}") from error
-    if not isinstance(answer, dict) or "id" not in answer or not {"value", "error"} & {*answer}:
-        raise _NoAnswerError(
-            f"the answer must be an object with `id`, and `value` or `error`, got {line[:80]!r}"
-        )
-    if answer["id"] != id or isinstance(answer["id"], bool):
+        answer = read_answer_line(line)
+    except ValueError as error:
+        raise _NoAnswerError(f"the answer {error}") from error
+    if answer["id"] != id:
         raise _NoAnswerError(f"the answer must be to the point {id}, got `id` {answer['id']!r:.80}")
-    if answer.get("error") is not None:
-        return Evaluation.failed(id, str(answer["error"]))
+    if answer["error"] is not None:
+        return Evaluation.failed(id, answer["error"])
     try:
-        return Evaluation.of(id, answer.get("value"), outcomes)
+        return Evaluation.of(id, answer["value"], outcomes)
     except AnswerError:
         raise
     except ValueError as error:
         raise _NoAnswerError(str(error)) from error
+
+
+def read_answer_line(line: bytes) -> dict[str, Any]:
+    """Return the object of a line that answers to a point. Its ``value`` has numbers in place of
+    the texts of numbers, and is NaN beside an ``error``, a text; that is ``None`` beside a value.
+
+    Raises:
+        ValueError: with what the line must be.
+    """
+    received = f"got {line[:80]!r}"
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"must be JSON, {received}") from error
+    id = answer.get("id") if isinstance(answer, dict) else None
+    if type(id) not in (int, float) or id % 1:
+        raise ValueError(f"must be an object with an `id`, a whole number, {received}")
+    value, error = answer.get("value"), answer.get("error")
+    if ("value" not in answer) if error is None else (value is not None):
+        raise ValueError(f"must have either `value` or `error`, {received}")
+    with suppress(RecursionError):
+        value = math.nan if error is not None else _with_numbers(value)
+    return answer | {"id": int(id), "value": value, "error": None if error is None else str(error)}
+
+
+def _with_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_numbers(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(one) for one in value]
+    with suppress(ValueError):
+        return float(value) if isinstance(value, str) else value
+    return value

@@ -495,7 +495,7 @@ def test_outcomes_come_in_one_by_one_and_are_shown_as_pending(
     assert status()["num_pending"] == 3
     told = tell(
         {"id": 0, "value": {"Yield (%)": 70, "Cost": "20.5", "Impurity": 1}},
-        {"id": 1, "value": {"Cost": 30, "Impurity": None}},
+        {"id": 1, "value": {"Cost": 30, "Impurity": None}, "error": None},
         {"id": 2, "error": "it rained"},
     )
     assert told.out == "told 1 value and 1 failure; 1 point still pending\n"
@@ -531,7 +531,11 @@ def test_lines_that_tell_nothing_are_refused_and_nothing_is_told(
         ('{"id": true, "value": 1}', "Line 1 must be an object with an `id`"),
         ('{"id": 0}', "Line 1 must have either `value` or `error`"),
         ('{"id": 0, "value": 1, "error": "x"}', "Line 1 must have either `value` or `error`"),
-        ('{"id": 0, "vaule": 1}', "Line 1 must have `id`, `value` or `error`, and `noise`, got"),
+        ('{"id": 0, "vaule": 1}', "Line 1 must have either `value` or `error`"),
+        (
+            '{"id": 0, "value": 1, "nosie": 1}',
+            "Line 1 must have `id`, `value` or `error`, and `noise`, got `nosie`",
+        ),
         ('{"id": 9, "value": 1}', "`ids` must have been asked, got unknown 9"),
         ('{"id": 0, "value": [1.5, 0.1]}', "`values` must have shape (n,), got (1, 2). Give one"),
         ("x" * (2**20 + 1), "Line 1 must have at most 1048576 bytes"),

@@ -52,31 +52,57 @@ def test_a_program_that_ends_after_its_answer_is_started_again() -> None:
             assert command.evaluate(5.0, 3, {"x": 1.0}) == Evaluation(3, 1.5)
 
 
+def test_a_program_that_ends_at_a_later_point_is_not_given_it_again(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = (
+        f"import json, sys\nfor line in sys.stdin:\n    id = json.loads(line)['id']\n   "
+        f" print(id, file=open({str(log)!r}, 'a'))\n    id == 1 and sys.exit(9)\n   "
+        " print(json.dumps({'id': id, 'value': 1}), flush=True)"
+    )
+    with program(code) as command:
+        reasons = [command.evaluate(20.0, number, {}).reason for number in range(3)]
+    assert reasons == [None, "the program ended without an answer, exit code 9", None]
+    assert log.read_text().split() == ["0", "1", "2"]
+
+
+def test_a_point_that_an_ended_program_has_not_read_is_given_to_another_in_the_time_left() -> None:
+    wait = "import time; time.sleep(1)"
+    code = answer(f'{wait}; print(\'{{"id": 3, "value": 1}}\', flush=True); time.sleep(1)')
+    for timeout, reason in ((20.0, None), (1.7, "TimeoutError: no answer within 1.7 s")):
+        with program(code) as command:
+            found = [command.evaluate(timeout, 3, {}).reason for _ in range(2)]
+        assert found == [None, reason]
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        (answer("print('garbage')"), "the answer is no JSON: b'garbage'"),
+        (answer("print('garbage')"), "the answer must be JSON, got b'garbage'"),
         (
             answer("sys.stdout.buffer.write(bytes([255, 0, 10]))"),
-            r"the answer is no JSON: b'\xff\x00'",
+            r"the answer must be JSON, got b'\xff\x00'",
         ),
-        (answer("print('[' * 100_000)"), "the answer is no JSON: b'[[["),
+        (answer("print('[' * 100_000)"), "the answer must be JSON, got b'[[["),
         (
             answer("print('[1]')"),
-            "the answer must be an object with `id`, and `value` or `error`, got b'[1]'",
+            "the answer must be an object with an `id`, a whole number, got b'[1]'",
         ),
-        (answer("print('{\"value\": 1}')"), "the answer must be an object with `id`"),
-        (answer("print('{\"id\": 3}')"), "the answer must be an object with `id`"),
+        (answer("print('{\"value\": 1}')"), "the answer must be an object with an `id`"),
+        (answer("print('{\"id\": 3}')"), "the answer must have either `value` or `error`"),
         (
             answer('print(\'{"id": 4, "value": 1}\')'),
             "the answer must be to the point 3, got `id` 4",
         ),
         (
             answer('print(\'{"id": "3", "value": 1}\')'),
-            "the answer must be to the point 3, got `id` '3'",
+            "the answer must be an object with an `id`, a whole number, got",
         ),
         (answer('print(\'{"id": 3, "value": NaN}\')'), "the value is nan"),
-        (answer('print(\'{"id": 3, "value": "1"}\')'), "not a number: str '1'"),
+        (answer('print(\'{"id": 3, "value": "one"}\')'), "not a number: str 'one'"),
+        (
+            answer('print(\'{"id": 3, "value": 1, "error": "no convergence"}\')'),
+            "the answer must have either `value` or `error`, got",
+        ),
         (answer('print(\'{"id": 3, "value": null}\')'), "not a number: NoneType None"),
         (answer('print(\'{"id": 3, "error": "no convergence"}\')'), "no convergence"),
         (
@@ -85,9 +111,10 @@ def test_a_program_that_ends_after_its_answer_is_started_again() -> None:
         ),
         (answer("print('x' * 3_000_000)"), "the answer is longer than 1048576 bytes"),
         (
-            answer("sys.stdout.write('{}'); sys.exit(3)"),
-            "the program ended without an answer, exit code 3",
+            answer("sys.stdout.write('{'); sys.exit(3)"),
+            "the answer must be JSON, got b'{'",
         ),
+        (answer("sys.exit(3)"), "the program ended without an answer, exit code 3"),
         (
             "import sys; print('first', 'last words', sep='\\n', file=sys.stderr); sys.exit(1)",
             "exit code 1; stderr: last words",
@@ -95,6 +122,10 @@ def test_a_program_that_ends_after_its_answer_is_started_again() -> None:
         (
             "import os; os.kill(os.getpid(), 9)",
             "the program ended without an answer, killed by SIGKILL",
+        ),
+        (
+            "import os; os.kill(os.getpid(), 40)",
+            "the program ended without an answer, killed by signal 40",
         ),
         (answer("import time; time.sleep(60)"), "TimeoutError: no answer within 0.5 s"),
     ],
@@ -106,6 +137,20 @@ def test_what_is_no_answer_fails_the_point_with_the_reason(code: str, reason: st
     assert found.reason is not None
     assert reason in found.reason
     assert len(found.reason) <= 500
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['"value": 1.5, "error": null', '"value": "1.5"', '"id": 3.0, "value": 1.5', '"value": [1.5]'],
+)
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_an_answer_in_another_form_counts_also_on_a_last_line_that_does_not_end(
+    line: str, end: str
+) -> None:
+    text = f'{{"id": 3, {line}}}{end}'
+    with program(answer(f"sys.stdout.write({text!r})")) as command:
+        for _ in range(2):
+            assert command.evaluate(20.0, 3, {}) == Evaluation(3, 1.5)
 
 
 @pytest.mark.parametrize(
