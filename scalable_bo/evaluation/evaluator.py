@@ -283,7 +283,7 @@ class Evaluator:
         Raises:
             RuntimeError: if the executor broke, or hangs, and there is no way to make another.
             TypeError: if a point or the objective cannot be sent to the executor's processes.
-            AnswerError: as ``Evaluation.of``, after what has finished.
+            AnswerError, KeyboardInterrupt: of an evaluation, after what has finished.
         """
         if self.executor is None:
             for id, params in points.items():
@@ -302,8 +302,8 @@ class Evaluator:
                 continue
             if self._make is None:
                 raise RuntimeError(
-                    f"The executor is lost: {loss.reason}. {len(left)} points stay pending. Give"
-                    " `executor` as a function that makes one, such as `lambda:"
+                    f"The executor is lost: {loss.reason.rstrip('.')}. Its points stay pending."
+                    " Give `executor` as a function that makes one, such as `lambda:"
                     " ProcessPoolExecutor(4)`: then the points that were out are tried again in a"
                     " new one."
                 )
@@ -350,11 +350,11 @@ class Evaluator:
                     if isinstance(trouble, BrokenExecutor):
                         loss = _Loss(f"its process ended: {trouble}", False)
                         continue
-                    if isinstance(trouble, AnswerError):
-                        refused = trouble
-                        continue
-                    del left[id]
-                    evaluations.append(_evaluation_of(future, id, trouble))
+                    try:
+                        evaluations.append(_evaluation_of(future, id, trouble))
+                        del left[id]
+                    except (AnswerError, TypeError, KeyboardInterrupt) as error:
+                        refused = error
                 if evaluations:
                     yield evaluations
                 if refused is not None:
@@ -364,7 +364,7 @@ class Evaluator:
                     for id in late:
                         del left[id]
                     yield [Evaluation.failed(id, reason) for id in late]
-                    return _Loss(f"{len(late)} evaluations gave {reason}", True)
+                    return _Loss(reason, True)
             return loss
         except TypeError:
             # A point cannot be sent. Further ones fail alike before they are cancelled: a pool that
@@ -574,7 +574,7 @@ def _drain(done: SimpleQueue[Future[Evaluation]]) -> list[Future[Evaluation]]:
 def _evaluation_of(future: Future[Evaluation], id: int, error: BaseException | None) -> Evaluation:
     if future.cancelled():
         return Evaluation.failed(id, "cancelled by the executor")
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, AnswerError | KeyboardInterrupt):
         raise error
     # `evaluate` keeps the objective's errors to itself: these are of the way there and back.
     if isinstance(error, AttributeError | TypeError) or "Pickl" in type(error).__name__:

@@ -46,7 +46,10 @@ class FailureLimit:
             if self._maximum is None and self._alike and self._row == self._num_alike:
                 break
         if self._maximum is not None and self._total > self._maximum:
-            what = f"{self._total} evaluations failed, more than `max_failures` = {self._maximum}"
+            what = (
+                f"{self._total} of {self._num_checked} evaluations failed, more than"
+                f" `max_failures` = {self._maximum}"
+            )
         elif self._maximum is None and self._alike and self._row >= self._num_alike:
             what = f"The first {self._row} evaluations all raised the same"
         elif self._maximum is None and self._row >= self._in_a_row:

@@ -163,7 +163,9 @@ def test_the_point_that_ends_its_process_fails_and_all_others_are_evaluated(stud
 
 
 def test_without_a_way_to_make_a_new_pool_the_points_stay_pending(study: Study) -> None:
-    message = "The executor is lost: its process ended.*stay pending. Give `executor` as a function"
+    message = (
+        r"The executor is lost: its process ended.*[^.]\. Its points stay pending. Give `executor`"
+    )
     with processes() as pool, pytest.raises(RuntimeError, match=message):
         study.optimize(die_above_three_quarters, rounds=1, batch=8, executor=pool)
     assert study.pending.ids
@@ -210,13 +212,38 @@ def test_what_cannot_be_sent_to_a_process_stops_at_once_with_the_remedy(study: S
     assert len(study.pending.ids) == 4
 
 
+@pytest.mark.parametrize("end", [KeyboardInterrupt, TypeError])
+def test_what_finished_is_told_where_another_at_the_same_moment_ends_the_run(
+    end: type[BaseException], study: Study
+) -> None:
+    class Together(Executor):
+        """All of its evaluations finish at once, the first of them with an error."""
+
+        def __init__(self) -> None:
+            self.out: list[tuple[Future[Evaluation], Evaluation]] = []
+
+        def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            future: Future[Any] = Future()
+            self.out.append((future, function(*args)))
+            if len(self.out) == 4:
+                for done, evaluation in self.out[1:]:
+                    done.set_result(evaluation)
+                self.out[0][0].set_exception(end())
+            return future
+
+    with pytest.raises(end):
+        study.optimize(square, rounds=1, batch=4, executor=Together())
+    assert study.num_observations == 3
+    assert study.pending.ids == [0]
+
+
 @pytest.mark.parametrize(
     ("max_failures", "message"),
     [
         (
             2,
             (
-                "3 evaluations failed, more than `max_failures` = 2; the last reason:"
+                "3 of 3 evaluations failed, more than `max_failures` = 2; the last reason:"
                 r" ZeroDivisionError: division by zero \(in <lambda>, .*\). Mend"
             ),
         ),
@@ -591,7 +618,7 @@ def test_a_pool_that_breaks_at_once_is_reported() -> None:
 
     with pytest.raises(
         RuntimeError,
-        match="The executor is lost: BrokenExecutor: no workers. 2 points stay pending",
+        match="The executor is lost: BrokenExecutor: no workers. Its points stay pending",
     ):
         make().optimize(square, 1, 2, executor=Broken())
 

@@ -35,5 +35,7 @@ def test_points_that_lack_some_outcomes_are_no_failures_to_the_limit() -> None:
     partial = Evaluation(0, 1.0, "w: there is no value", None, (math.nan,))
     limit = FailureLimit(0)
     limit.check([partial] * 20)
-    with pytest.raises(RuntimeError, match="1 evaluations failed, more than `max_failures` = 0"):
+    with pytest.raises(
+        RuntimeError, match="1 of 21 evaluations failed, more than `max_failures` = 0"
+    ):
         limit.check([Evaluation.failed(0, "bad")])
