@@ -99,7 +99,7 @@ def path(name: str, value: Any, what: str) -> Path:
 
 
 def existing_file(name: str, value: str | os.PathLike[str]) -> Path:
-    """Return ``value`` if it is the path of a file."""
+    """Return the absolute path of ``value`` if it is that of a file."""
     path = Path(value)
     if not path.is_file():
         raise FileNotFoundError(
@@ -107,7 +107,7 @@ def existing_file(name: str, value: str | os.PathLike[str]) -> Path:
             f" {'is a folder' if path.is_dir() else 'does not exist'}. Check the path: relative"
             f" ones start at {os.getcwd()!r}."
         )
-    return path
+    return path.absolute()
 
 
 def device(name: str, value: Any) -> torch.device:

@@ -202,7 +202,7 @@ def read_config(file: Path) -> Config:
     except ValidationError as error:
         problems = (_describe(dict(problem)) for problem in error.errors(include_url=False))
         raise ValueError("\n".join(problems)) from None
-    config._folder = file.parent
+    config._folder = file.parent.absolute()
     if "://" in (config.study.path or ""):  # which may have a password
         raise ValueError(
             "`study.path` must be a folder, got the URL of a database. Give the URL as"

@@ -114,6 +114,9 @@ class SQLStorage(LoggedStorage):
         lease = checks.positive_float("lease", lease)
         self._engine = _engine(url)
         self._url = self._engine.url.render_as_string(hide_password=True)
+        # None of PostgreSQL; of a link, the one behind it, wherever the process goes meanwhile
+        is_file = self._engine.dialect.name == "sqlite"
+        self._file = os.path.realpath(str(self._engine.url.database)) if is_file else None
         self._study = study
         self._lease = lease
         self._process = os.getpid()
@@ -282,15 +285,13 @@ class SQLStorage(LoggedStorage):
 
     def _lock(self, name: str) -> _FileLock | _AdvisoryLock:
         key = hashlib.sha256(json.dumps([name, self._study]).encode()).digest()[:8]
-        if self._engine.dialect.name == "sqlite":
-            file = os.path.realpath(str(self._engine.url.database))  # of a link, the one behind it
-            return _FileLock(Path(f"{file}.{name}-{key.hex()}"))
+        if self._file is not None:
+            return _FileLock(Path(f"{self._file}.{name}-{key.hex()}"))
         return _AdvisoryLock(self._engine, int.from_bytes(key, signed=True))
 
     def _names(self) -> list[str]:
         """Return the names of all studies in the database, which stays as it is."""
-        file = self._engine.url.database if self._engine.dialect.name == "sqlite" else None
-        if file is not None and not Path(file).exists():  # a connection would make it
+        if self._file is not None and not Path(self._file).exists():  # a connection would make it
             return []
         if not sa.inspect(self._engine).has_table(_STUDIES.name):
             return []

@@ -185,8 +185,8 @@ class SQLiteStorage(LoggedStorage):
         return replay(writes, dim)
 
     def _begin(self, folder: Path) -> None:
-        self.folder = folder
-        self._held = _Held(folder)
+        self.folder = folder.absolute()  # wherever the process goes meanwhile
+        self._held = _Held(self.folder)
         self._close = weakref.finalize(self, self._held.close)
         self._settings = None
         self._unread = []

@@ -58,6 +58,7 @@ class Checkpoint:
             raise TypeError(
                 f"`folder` must be a path, got {type(self.folder).__name__} {self.folder!r}."
             )
+        object.__setattr__(self, "folder", Path(self.folder).absolute())
         checks.optional(checks.positive_float, "every_seconds", self.every_seconds)
         checks.fields(self, ["every_steps"], checks.positive_int)
         if self.every_seconds is None and self.every_steps is None:

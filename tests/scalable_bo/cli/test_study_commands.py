@@ -797,6 +797,18 @@ def test_external_programs_are_run_from_the_folder_of_the_configuration(
     assert cli("run", file, "--json").json["num_observations"] == 10
 
 
+def test_a_study_is_beside_its_configuration_wherever_the_objective_goes(
+    cli: CommandLine, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    (file.parent / "elsewhere").mkdir()
+    code = "import os\nos.chdir('elsewhere')\n" + OBJECTIVE
+    (file.parent / "objective_of_the_test.py").write_text(code)
+    cli("run", file.name)
+    assert not list((file.parent / "elsewhere").iterdir())
+    assert cli("status", file, "--json").json["num_asks"] == 2
+
+
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_a_configuration_can_ask_for_processes_or_dask(file: Path) -> None:

@@ -274,6 +274,18 @@ def test_any_line_is_an_evaluation_or_no_answer(line: bytes) -> None:
         assert str(error)
 
 
+def test_the_folder_of_programs_stays_the_one_that_was_named_wherever_the_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path)
+    code = answer('print(f\'{{"id": 3, "value": {len(os.getcwd())}}}\')')
+    with program(f"import os; {code}", folder="work") as command:
+        for _ in range(2):
+            assert command.evaluate(20.0, 3, {}) == Evaluation(3, len(str(tmp_path / "work")))
+            monkeypatch.chdir("/")
+
+
 def test_processes_are_closed_with_the_command() -> None:
     with program("POINTS = 0" + READS_ON) as command:
         command.evaluate(None, 0, {"x": 0.0})

@@ -40,6 +40,16 @@ def test_fingerprints_come_back_from_their_packed_bits(
     assert all(labels is None for _, labels in alone)
 
 
+def test_a_file_is_read_again_wherever_the_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "prints.parquet", [b"ab"], pa.binary())
+    monkeypatch.chdir(tmp_path)
+    file = FingerprintFile("prints.parquet", "bits")
+    monkeypatch.chdir("/")
+    assert len(list(file)) == 1
+
+
 def test_a_fingerprint_that_is_missing_or_longer_is_numbered(tmp_path: Path) -> None:
     one = bytes(8)
     for bad, received in ((None, "none"), (bytes(9), "9")):

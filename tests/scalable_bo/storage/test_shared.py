@@ -574,6 +574,20 @@ def test_a_database_is_one_study_also_behind_a_link(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.asking-*"))) == 1
 
 
+def test_a_database_is_one_study_wherever_the_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    with Study(SPACE, maximize=True, storage="sqlite:///shared.db", name="a") as study:
+        study.ask(1)
+        monkeypatch.chdir("elsewhere")
+        study.ask(1)
+        study.optimize(value, rounds=1, batch=1)
+    assert len(list(tmp_path.glob("*.asking-*"))) == 1
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_a_checkpoint_that_another_process_has_removed_is_passed_over(opened: Open) -> None:
     study = opened(num_initial=2, sampler=QUICK)
     batch = study.ask(4)

@@ -57,6 +57,32 @@ def test_the_database_is_safe_against_power_cuts(tmp_path: Path) -> None:
     assert storage._connection.execute("PRAGMA synchronous").fetchone() == (3,)  # EXTRA
 
 
+def test_a_process_that_changes_its_folder_writes_to_the_study_that_it_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make() -> Study:
+        return Study(SPACE, maximize=True, num_initial=2, sampler=QUICK, path=Path("runs") / "kept")
+
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        with make() as study:
+            study.tell(study.ask(1), [1.0])
+    before = (tmp_path / "here/runs/kept/backup.sqlite").read_bytes()
+    study = make()
+    monkeypatch.chdir(tmp_path / "here")
+    study.tell(study.ask(3), [2.0] * 3)
+    study.tell(study.ask(3), [3.0] * 3)
+    study.close()
+    assert (tmp_path / "here/runs/kept/backup.sqlite").read_bytes() == before
+    assert not (tmp_path / "here/runs/kept/checkpoints").exists()
+    assert list((tmp_path / "there/runs/kept/checkpoints").iterdir())
+    (tmp_path / "there/runs/kept/study.sqlite").unlink()
+    restore(tmp_path / "there/runs/kept")
+    with Study.open(tmp_path / "there/runs/kept") as study:
+        assert study.num_observations == 7
+
+
 def test_a_second_writer_is_refused_with_the_process_and_the_host_of_the_first(
     tmp_path: Path,
 ) -> None:

@@ -320,6 +320,16 @@ def test_checkpoints_come_by_the_clock(tmp_path: Path, monkeypatch: pytest.Monke
     assert saved[:3] == [4, 8, 12]
 
 
+def test_the_folder_stays_the_one_that_was_named_wherever_the_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    solver = replace(SOLVERS["asap"], checkpoint=Checkpoint("kept", keep_solution=True))
+    monkeypatch.chdir("/")
+    solver.solve(*columns_of_unlike_difficulty())
+    assert list((tmp_path / "kept").iterdir())
+
+
 def test_settings_that_make_no_sense_are_refused() -> None:
     assert_refused(TypeError, Checkpoint, folder=[3])
     of_folder = partial(Checkpoint, "x")
