@@ -3,6 +3,7 @@ new one, never a part. Files of a folder that may come from somebody else: a lin
 a pipe in the place of one is refused before what it leads to is read or written.
 """
 
+import errno
 import os
 import secrets
 import stat
@@ -32,8 +33,10 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
     Raises:
         OSError: if it cannot be written; the former file stays.
     """
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
+    temporary = path.parent / f"{path.name}.{secrets.token_hex(8)}.tmp"
     try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         if mode == 0o660:
             os.fchmod(descriptor, mode)
@@ -48,7 +51,7 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[Path]:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             remedy = "Make its folder"
         elif isinstance(error, IsADirectoryError):
-            remedy = "Move the folder of that name away"
+            remedy = "Move the folder of that name away, or name a file"
         raise OSError(
             f"{path} could not be written: {error}. {remedy}, and repeat the call."
         ) from error

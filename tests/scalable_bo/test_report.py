@@ -665,6 +665,10 @@ def test_the_command_writes_the_page_of_a_folder(
     assert out.exists()
     refused = cli("report", tmp_path / "elsewhere", code=2)
     assert "`folder` must hold a study" in refused.err
+    for folder in (tmp_path, ".", "/"):
+        refused = cli("report", copied, "--out", folder, code=2)
+        said = f"`out` must be a file that can be written, got {folder} (Is a directory)"
+        assert said in refused.err
     refused = cli("report", copied, "--out", tmp_path / "none" / "page.html", code=2)
     assert "`out` must be a file that can be written" in refused.err
     (copied / "study.sqlite").write_bytes(b"no database")

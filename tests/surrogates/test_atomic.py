@@ -58,6 +58,18 @@ def test_the_error_names_the_file_and_the_remedy(tmp_path: Path) -> None:
         write_atomically(tmp_path / "none" / "file", b"new")
 
 
+def test_a_folder_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for path in (Path(), Path("/"), Path(".."), Path("file")):
+        said = f"{path} could not be written: .*Is a directory.* or name a file, and repeat"
+        with pytest.raises(OSError, match=said), replacing(path):
+            pytest.fail("a name was given")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_content_is_on_the_disk_before_it_has_its_name_and_the_folder_after(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
