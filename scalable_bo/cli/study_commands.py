@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -66,9 +67,9 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
         callbacks = config.load_callbacks()
         executor = config.make_executor()
         study = config.open_study()
-    again = f"Go on with: scalable-bo run {file}"
+    again = f"Go on with: scalable-bo run {shlex.quote(str(file))}"
     try:
-        with refusals(), signals_as_interruptions():
+        with signals_as_interruptions():
             config.add_data(study)
             rounds = _rounds_left(study, section)
             if rounds or study.unfinished().ids:
@@ -83,9 +84,12 @@ def run(file: ConfigFile, as_json: AsJson = False) -> None:
         number = getattr(error, "number", signal.SIGINT)
         said = f"Interrupted; {_describe_numbers(_counts(study))} in {config.place}. {again}"
         end_at_once(128 + number, said)
+    except (TypeError, ValueError) as error:
+        stop(str(error), 2, keep_lines=True)
     except (RuntimeError, MemoryError, OSError) as error:
-        said = f"Stopped; {_describe_numbers(_counts(study))} in {config.place}. {again}"
-        stop(f"{error}\n{said}", 1, keep_lines=True)
+        why = str(error) or type(error).__name__
+        said = f"Stopped; what was told is in {config.place}. {again}"
+        stop(f"{why}\n{said}", 1, keep_lines=True)
     finally:
         if isinstance(objective, Command):
             objective.close()
@@ -310,7 +314,8 @@ def check(file: ConfigFile, as_json: AsJson = False) -> None:
             typer.echo(
                 json.dumps({"rounds": 0, "num_rows": num_rows})
                 if as_json
-                else f"{count(num_rows, 'row')} now. Continue with: scalable-bo ask {file}"
+                else f"{count(num_rows, 'row')} now. Continue with: scalable-bo ask"
+                f" {shlex.quote(str(file))}"
             )
             return
         section = config.require_run()

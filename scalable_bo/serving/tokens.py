@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import stat
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def _require_private(file: Path, descriptor: int) -> None:
     if not stat.S_ISREG(mode) or mode & 0o077:
         raise ValueError(
             f"The token's file must be one that its owner alone can read, got {file} with mode"
-            f" {stat.S_IMODE(mode):03o}. Run: chmod 600 {file}"
+            f" {stat.S_IMODE(mode):03o}. Run: chmod 600 {shlex.quote(str(file))}"
         )
 
 

@@ -5,6 +5,7 @@ lines in and out.
 import codecs
 import json
 import re
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -198,6 +199,19 @@ def test_a_run_in_which_all_fails_ends_without_a_best_value(cli: CommandLine, fi
     for _ in range(2):
         assert cli("run", file).out == f"0 values, 2 failed, 0 pending in {file.parent}/kept\n"
     assert cli("run", file, "--json").json["best_value"] is None
+
+
+@pytest.mark.parametrize("error", ["ZeroDivisionError", "MemoryError", "SystemError"])
+def test_a_run_that_is_stopped_says_how_to_go_on(cli: CommandLine, file: Path, error: str) -> None:
+    change(file, "batch = 5", "batch = 5\nmax_failures = 0")
+    file = file.rename(file.parent / "a study.toml")
+    code = f"def score(params):\n    raise {error}('of the test')\n"
+    (file.parent / "objective_of_the_test.py").write_text(code)
+    why, stopped = cli("run", file, code=1).err.splitlines()[-2:]
+    assert f"the last reason: {error}: of the test" in why
+    said, command = stopped.split(" Go on with: ")
+    assert said == f"Stopped; what was told is in {file.parent}/kept."
+    assert shlex.split(command) == ["scalable-bo", "run", str(file)]
 
 
 def test_an_export_is_whole_and_holds_no_formula(
@@ -755,7 +769,8 @@ def test_a_study_by_hand_is_checked_without_an_objective(cli: CommandLine, file:
     past = {"x": [0.5, 0.6], "n": 2, "kind": "a", "cost": [1.0, 2.0], "gain": [None, 3.0]}
     pd.DataFrame(past).to_csv(file.parent / "old.csv")
     file.write_text(file.read_text() + '\n[[data]]\nfile = "old.csv"\n')
-    assert cli("check", file).out.startswith("2 rows now. Continue with: scalable-bo ask")
+    file = file.rename(file.parent / "a study.toml")
+    assert cli("check", file).out == f"2 rows now. Continue with: scalable-bo ask '{file}'\n"
     assert not (file.parent / "kept").exists()
     pd.DataFrame(past).drop(columns="gain").to_csv(file.parent / "old.csv")
     assert "must have the column 'gain'" in cli("check", file, code=2).err

@@ -25,11 +25,11 @@ def test_an_empty_file_of_a_start_that_was_killed_gets_a_token(tmp_path: Path) -
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o666])
 def test_a_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
-    file = tmp_path / "token"
+    file = tmp_path / "a token"
     read_or_make_token(file)
     file.chmod(mode)
     for read in (read_or_make_token, read_token):
-        with pytest.raises(ValueError, match="chmod 600"):
+        with pytest.raises(ValueError, match="Run: chmod 600 '/.*/a token'"):
             read(file)
 
 
