@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sqlite3
 import time
 import weakref
@@ -65,6 +66,10 @@ UNREADABLE = (
     TypeError,
     ValueError,
 )
+_MAKE_WRITABLE = (
+    "Make the folder and its files writable; to look at what is stored, use `scalable-bo status`,"
+    " `export` or `report`"
+)
 _CHECKPOINT = re.compile(r"ask-(\d{8,})\.safetensors")
 _NOT_THE_CONTENT = {
     sqlite3.SQLITE_FULL,
@@ -105,8 +110,7 @@ class SQLiteStorage(LoggedStorage):
             self._held.lock = WriterLock(folder / "lock")
         except OSError as error:
             raise OSError(
-                f"{self.name} could not be opened: {error.strerror}. Make the folder writable; to"
-                " look at what is stored, use `scalable-bo status`, `export` or `report`."
+                f"{self.name} could not be opened: {error.strerror}. {_MAKE_WRITABLE}."
             ) from error
         try:
             for path in folder.glob("*.sqlite.*.tmp*"):  # of a backup whose process was killed
@@ -230,7 +234,7 @@ class SQLiteStorage(LoggedStorage):
             raise RuntimeError(
                 f"{self.name} has version {version} of the schema, this scalable_bo reads up to"
                 f" {VERSION}. Install a newer scalable_bo; if there is none, move {DATABASE} away:"
-                f" `scalable-bo repair {folder}` restores its backup."
+                f" `scalable-bo repair {shlex.quote(str(folder))}` restores its backup."
             )
         if version < 1:
             raise damaged(folder, f"version {version} of the schema does not exist")
@@ -439,12 +443,13 @@ def reading(folder: Path) -> Iterator[None]:
         why = str(error) or type(error).__name__
         # Errors of the Python module, such as of text that it cannot decode, have no code
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        # The header of a file that can be written may forbid it
-        writable = code == sqlite3.SQLITE_READONLY and os.access(folder / DATABASE, os.W_OK)
-        if code in _NOT_THE_CONTENT and not writable:
+        # The header of a file that can be written may forbid it; its journal is in the folder
+        writable = all(os.access(path, os.W_OK) for path in (folder, folder / DATABASE))
+        if code in _NOT_THE_CONTENT and not (code == sqlite3.SQLITE_READONLY and writable):
+            remedy = "Free space or repair the disk, and open it again"
             raise OSError(
-                f"The study in {folder} could not be opened: {why}. Free space or repair"
-                " the disk, and open it again."
+                f"The study in {folder} could not be opened: {why}."
+                f" {remedy if writable else _MAKE_WRITABLE}."
             ) from error
         raise damaged(folder, f"{DATABASE} cannot be read: {why}") from error
 
@@ -523,6 +528,6 @@ def back_up(connection: sqlite3.Connection, file: Path) -> None:
 def damaged(folder: Path, why: str) -> DamagedError:
     """Return the error of a study that is not whole."""
     return DamagedError(
-        f"The study in {folder} is damaged: {why}. `scalable-bo repair {folder}` restores what is"
-        " whole, there and in its backup, and says what is lost."
+        f"The study in {folder} is damaged: {why}. `scalable-bo repair {shlex.quote(str(folder))}`"
+        " restores what is whole, there and in its backup, and says what is lost."
     )

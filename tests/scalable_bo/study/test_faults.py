@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -33,6 +34,16 @@ from tests.scalable_bo.frames import timeless
 
 SPACE = Space(x=Float(0.0, 1.0), n=Int(1, 50))
 MEGABYTE = 2**20
+
+
+OPENS = """
+from scalable_bo.study.study import Study
+for name in ("folder", "file"):
+    try:
+        Study.open(name)
+    except OSError as error:
+        print(error)
+"""
 
 
 def make(path: Path | None, num_initial: int = 10_000) -> Study:
@@ -129,6 +140,25 @@ def test_a_study_on_a_read_only_disk_can_be_looked_at(small_disk: Path, ended: s
     assert to_frame(snapshot.space, snapshot.rows).equals(frame)
     with pytest.raises(OSError, match="could not be opened: Read-only file system. Make the fold"):
         make(path)
+
+
+def test_a_study_that_may_not_be_written_is_not_called_damaged(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OPENS]
+    if os.getuid() == 0:  # whose rights to all files are set aside
+        rights = "-dac_override,-dac_read_search"
+        command[:0] = ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
+        if shutil.which("setpriv") is None or subprocess.run([*command[:3], "true"]).returncode:
+            pytest.skip("root may write all files here")
+    for name in ("folder", "file"):
+        with make(tmp_path / name) as study:
+            study.ask(1)
+    (tmp_path / "file" / "study.sqlite").chmod(0o400)
+    (tmp_path / "folder").chmod(0o500)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    for name, line in zip(("folder", "file"), done.stdout.splitlines(), strict=True):
+        begins = f"The study in {tmp_path / name} could not be opened: attempt to write a readonly"
+        assert line.startswith(begins)
+        assert "Make the folder and its files writable; to look at what is stored, use" in line
 
 
 def test_an_ask_whose_checkpoint_does_not_fit_warns_or_is_refused_and_loses_nothing(
