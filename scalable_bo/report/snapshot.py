@@ -157,7 +157,9 @@ def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame
     columns += [("reason", reasons)]
     columns += [("ask", rows.asks.numpy().copy())]
     for name, times in zip(("asked", "told"), rows.times.T.numpy(), strict=False):
-        columns += [(name, pd.to_datetime(times, unit="s", utc=True).as_unit("us"))]
+        # pandas counts nanoseconds here, up to 2262: what a wrong clock said beyond is no time
+        found = pd.to_datetime(times, unit="s", utc=True, errors="coerce")
+        columns += [(name, found.as_unit("us"))]
     columns += [("seconds", rows.times[:, 2].numpy().copy())]
     columns += [("note", [rows.notes.get(row, "") for row in range(len(rows))])]
     names = apart([name for name, _ in columns], frame)

@@ -137,6 +137,17 @@ def test_seconds_that_are_none_are_refused(seconds: Any) -> None:
     assert study.pending.ids == batch.ids
 
 
+def test_a_time_by_a_clock_that_is_centuries_off_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = make()
+    batch = study.ask(2)
+    study.tell(batch.ids[:1], [1.0])
+    monkeypatch.setattr(time, "time", lambda: 2.0**34)
+    study.tell(batch.ids[1:], [2.0])
+    frame = times(study)
+    assert frame["told"].isna().tolist() == [False, True]
+    assert frame["asked"].notna().all()
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".xlsx", ".parquet"])
 def test_an_export_has_the_times(tmp_path: Path, suffix: str) -> None:
     study = make()
