@@ -32,6 +32,7 @@ from typing import Any
 
 from scalable_bo.evaluation import processes
 from scalable_bo.evaluation.evaluator import MAX_REASON, MOST_BYTES, AnswerError, Evaluation
+from scalable_bo.space.quoting import shorten
 
 MAX_COMPLAINT = 4 * MAX_REASON  # bytes of stderr, of which a character has four at most
 
@@ -343,14 +344,15 @@ def read_answer_line(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"must be JSON, {received}") from error
     id = answer.get("id") if isinstance(answer, dict) else None
-    if type(id) not in (int, float) or id % 1:
+    if isinstance(id, bool) or not isinstance(id, int | float) or id % 1:
         raise ValueError(f"must be an object with an `id`, a whole number, {received}")
-    value, error = answer.get("value"), answer.get("error")
-    if ("value" not in answer) if error is None else (value is not None):
+    value, reason = answer.get("value"), answer.get("error")
+    if ("value" not in answer) if reason is None else (value is not None):
         raise ValueError(f"must have either `value` or `error`, {received}")
     with suppress(RecursionError):
-        value = math.nan if error is not None else _with_numbers(value)
-    return answer | {"id": int(id), "value": value, "error": None if error is None else str(error)}
+        value = math.nan if reason is not None else _with_numbers(value)
+    reason = None if reason is None else shorten(reason, MAX_REASON)
+    return answer | {"id": int(id), "value": value, "error": reason}
 
 
 def _with_numbers(value: Any) -> Any:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from scalable_bo.cli.config import read_config
 from scalable_bo.cli.results import read_results
-from scalable_bo.evaluation.evaluator import MOST_BYTES
+from scalable_bo.evaluation.evaluator import MAX_REASON, MOST_BYTES
 from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.parameters import Categorical, Float, Int
 from scalable_bo.space.space import Space
@@ -510,7 +510,7 @@ def test_outcomes_come_in_one_by_one_and_are_shown_as_pending(
     told = tell(
         {"id": 0, "value": {"Yield (%)": 70, "Cost": "20.5", "Impurity": 1}},
         {"id": 1, "value": {"Cost": 30, "Impurity": None}, "error": None},
-        {"id": 2, "error": "it rained"},
+        {"id": 2, "error": "it rained " * 100},
     )
     assert told.out == "told 1 value and 1 failure; 1 point still pending\n"
     assert status()["partial"] == {"1": {"Cost": 30.0}}
@@ -521,6 +521,7 @@ def test_outcomes_come_in_one_by_one_and_are_shown_as_pending(
         cli("export", file, tmp_path / out)
     for frame in (pd.read_csv(tmp_path / "rows.csv"), pd.read_parquet(tmp_path / "rows.parquet")):
         assert frame["status"].tolist() == ["observed", "pending", "failed"]
+        assert len(frame["reason"][2]) <= MAX_REASON
         assert frame["Cost"].tolist()[:2] == [20.5, 30.0]
         assert frame["Impurity"].isna().tolist() == [False, True, True]
     cli("report", file)
