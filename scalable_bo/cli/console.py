@@ -178,9 +178,3 @@ def print_table(
     for row in rows:
         table.add_row(*row)
     Console(markup=False, emoji=False).print(table)
-
-
-def count(things: Sequence[Any] | int, name: str) -> str:
-    """Return the number of things with their name, in the plural if need be."""
-    number = things if isinstance(things, int) else len(things)
-    return f"{number} {name}" if number == 1 else f"{number} {name}s"

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from scalable_bo.cli.console import bad_input, check_folder, count, interruptible, stop
+from scalable_bo.cli.console import bad_input, check_folder, interruptible, stop
+from scalable_bo.space.quoting import count
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalable_bo.cli.console import count
 from scalable_bo.cli.study_commands import (
     StudyPlace,
     end_at_once,
@@ -20,6 +19,7 @@ from scalable_bo.cli.study_commands import (
     open_study,
     refusals,
 )
+from scalable_bo.space.quoting import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable

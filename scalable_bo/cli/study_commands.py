@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from scalable_bo._packages import require
-from scalable_bo.cli.console import count, print_table, stop
+from scalable_bo.cli.console import print_table, stop
 from scalable_bo.cli.results import read_results
-from scalable_bo.space.quoting import legible
+from scalable_bo.space.quoting import count, legible
 
 if TYPE_CHECKING:
     from scalable_bo.cli.config import Config, RunSection

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scalable_bo.cli.console import count, print_table
+from scalable_bo.cli.console import print_table
 from scalable_bo.experiments.cells import Cell
 from scalable_bo.experiments.formats import exact, number, plus_minus
 from scalable_bo.experiments.records import Record
 from scalable_bo.experiments.thompson.table import summarise
+from scalable_bo.space.quoting import count
 
 
 def print_thompson(records: Sequence[Record]) -> None:

@@ -27,6 +27,7 @@ from rich.progress import (
 
 import surrogates
 from acquisition import AcquisitionProgress
+from scalable_bo.space.quoting import count
 from surrogates import Progress as SolveProgress
 from surrogates.rules.hyperparameters import ModelT, StepCallback
 
@@ -144,7 +145,7 @@ def fit(
 
 def describe_fit(num_evaluations: int) -> str:
     """Say how far a fit of hyperparameters has got."""
-    return f"fitting, {num_evaluations} evaluations"
+    return f"fitting, {count(num_evaluations, 'evaluation')}"
 
 
 def describe_solve(progress: SolveProgress) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sized
 
 ISOLATES = "\u2068\u2069"  # around what may be read from right to left, or it turns the rest around
 ISOLATED = re.compile(f"[^{ISOLATES}]*".join(ISOLATES))
@@ -30,3 +31,9 @@ def shorten(text: object, length: int) -> str:
     """Cut a text to so many characters."""
     whole = str(text)
     return whole if len(whole) <= length else whole[: length - 1] + "…"
+
+
+def count(things: Sized | int, name: str) -> str:
+    """Return the number of things with their name, in the plural if need be."""
+    number = things if isinstance(things, int) else len(things)
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"

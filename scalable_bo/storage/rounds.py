@@ -13,6 +13,7 @@ from torch import Tensor
 
 from scalable_bo._packages import require
 from scalable_bo.space.goal import Goal
+from scalable_bo.space.quoting import count
 from scalable_bo.space.space import Space
 from scalable_bo.storage import shown
 from scalable_bo.storage.rows import Rows
@@ -64,7 +65,7 @@ class Batch:
             return "Batch(no points)"
         ids = f"id {self.ids[0]}" if len(self.ids) == 1 else f"ids {self.ids[0]} … {self.ids[-1]}"
         first = shown.describe_params(self.params[0])
-        return f"Batch({len(self.ids)} points, {ids}; the first: {first})"
+        return f"Batch({count(self.ids, 'point')}, {ids}; the first: {first})"
 
 
 @dataclass(frozen=True)
@@ -224,11 +225,11 @@ class Result:
     def __repr__(self) -> str:
         best = f"{self.best_value:.6g} at {shown.describe_params(self.best_params)}"
         if not self.best_params:
-            best = f"{len(self.front)} points on the front" if self.front else "none feasible"
+            best = f"{count(self.front, 'point')} on the front" if self.front else "none feasible"
             if self.least_violating is not None:
                 best += f", the nearest {shown.describe_excess(self.least_violating.excess)}"
         return (
-            f"Result({best}; {self.num_observations} values,"
+            f"Result({best}; {count(self.num_observations, 'value')},"
             f" {self.num_failed} failed, {self.num_pending} pending)"
         )
 

@@ -32,7 +32,7 @@ from scalable_bo.space.cell_texts import apart
 from scalable_bo.space.constraints import CallableConstraint
 from scalable_bo.space.goal import ONLY, Goal
 from scalable_bo.space.plain_values import flag
-from scalable_bo.space.quoting import quote
+from scalable_bo.space.quoting import count, quote
 from scalable_bo.space.space import Space
 from scalable_bo.storage import shown
 from scalable_bo.storage.past_evaluations import read_history
@@ -790,7 +790,7 @@ class Study:
             "computed in": f"{factory.dtype} on {factory.device}",
         }
         storage = self._record.storage
-        name = storage.folder.absolute().name if isinstance(storage, SQLiteStorage) else ""
+        name = storage.folder.name if isinstance(storage, SQLiteStorage) else ""
         answers = self._answers
         with nullcontext() if wait is False else self._asking:
             return take_snapshot(
@@ -840,7 +840,7 @@ class Study:
         goal = f"{about['goal']} over {about['parameters']}"
         best = f", best {about['best value']:.6g}" if "best value" in about else ""
         return (
-            f"<{self._record.storage.name}: {goal}; {about['values']} values,"
+            f"<{self._record.storage.name}: {goal}; {count(about['values'], 'value')},"
             f" {about['failed']} failed, {about['pending']} pending{best}>"
         )
 

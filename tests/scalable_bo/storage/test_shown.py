@@ -22,7 +22,7 @@ def test_a_study_says_where_it_is_and_how_far(tmp_path: Path) -> None:
             " 0 pending>"
         )
         study.tell(study.ask(3).ids[:2], [1.5, math.nan])
-    assert repr(study).endswith("1 values, 1 failed, 1 pending, best 1.5>")
+    assert repr(study).endswith("; 1 value, 1 failed, 1 pending, best 1.5>")
     assert "<td style='text-align:left'>1.5</td>" in study._repr_html_()
     assert "The study in memory" in repr(sbo.Study(SPACE, maximize=True))
 
@@ -32,11 +32,12 @@ def test_a_result_and_a_batch_fit_a_line_however_many_points_they_have() -> None
     batch = study.ask(500)
     assert repr(batch).startswith("Batch(500 points, ids 0 … 499; the first: rate = ")
     assert len(repr(batch)) < 150
+    assert repr(study.ask(1)).startswith("Batch(1 point, id 500; the first: rate = ")
     assert repr(Batch([], [], torch.empty(0, 2))) == "Batch(no points)"
     study.tell(batch.ids, batch.X[:, 0])
     shown = repr(study.result)
     assert shown.startswith("Result(")
-    assert shown.endswith("500 values, 0 failed, 0 pending)")
+    assert shown.endswith("500 values, 0 failed, 1 pending)")
     assert len(shown) < 150
 
 

@@ -277,4 +277,4 @@ def test_an_ask_speaks_of_its_fit() -> None:
     study, _ = with_wild_values()
     lines: list[str] = []
     study.ask(1, callback=lines.append)
-    assert lines[0] == "fitting, 1 evaluations"
+    assert lines[0] == "fitting, 1 evaluation"

@@ -364,7 +364,7 @@ def drawn_from_the_prior(noise: float) -> tuple[torch.Tensor, torch.Tensor]:
 def test_the_fit_recovers_the_hyperparameters_of_a_prior_draw() -> None:
     seen: list[str] = []
     fitted = fit_hyperparameters(*drawn_from_the_prior(noise=0.01), on_status=seen.append)
-    assert seen[0] == "fitting, 1 evaluations"
+    assert seen[0] == "fitting, 1 evaluation"
     assert fitted.noise == pytest.approx(0.01, rel=0.5)
     assert fitted.outputscale == pytest.approx(1.5, rel=0.8)
     assert fitted.lengthscale[0] == pytest.approx(0.7, rel=0.4)
