@@ -60,7 +60,7 @@ class FailureLimit:
             return
         assert self._last is not None
         raise RuntimeError(
-            f"{what}; the last reason: {self._last.reason}. Mend the objective, or set"
-            " `max_failures` to go on; all values are kept, and `retry` has what failed evaluated"
-            " again."
+            f"{what}; the last reason: {str(self._last.reason).rstrip('.')}. Mend the objective, or"
+            " set `max_failures` to go on; all values are kept, and `retry` has what failed"
+            " evaluated again."
         ) from self._last.error

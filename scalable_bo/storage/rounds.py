@@ -152,7 +152,8 @@ class Result:
         """
         if not rows.observed:
             reasons = list(rows.reasons.values())
-            why = f", and {len(reasons)} failed, the last: {reasons[-1]}" if reasons else ""
+            last = reasons[-1].rstrip(".") if reasons else ""
+            why = f", and {len(reasons)} failed, the last: {last}" if reasons else ""
             lacking = "no finite value has been told"
             if len(rows.partly_told):
                 lacking = "no point has a value of every outcome"

@@ -18,7 +18,7 @@ from scalable_bo.evaluation.external import Command
 from scalable_bo.evaluation.failures import FailureLimit
 from scalable_bo.evaluation.interruption import Interruption
 from scalable_bo.evaluation.progress import RoundProgress, peak_of_process, reset_peak_of_process
-from scalable_bo.space.quoting import count, quote
+from scalable_bo.space.quoting import quote
 from scalable_bo.storage.points import EachPoint
 from scalable_bo.storage.rounds import AskReport, Batch, Round
 from scalable_bo.storage.rows import read_told
@@ -106,7 +106,7 @@ class _Loop:
             what = f"round {number}"
             q, points = run.batch, None
             while points is None:
-                self._say(what, f"asking for {count(q, 'point')}")
+                self._say(what, f"asking for a batch of {q}")
                 try:
                     points = self._study.ask(q, callback=partial(self._say, what))
                 except NotEnoughLeftError as error:
@@ -169,7 +169,7 @@ class _Loop:
         return known
 
     def _evaluate_together(self, points: Batch, what: str) -> None:
-        self._bar.status(f"{what}: evaluating {count(points.ids, 'point')}")
+        self._bar.status(f"{what}: evaluating a batch of {len(points.ids)}")
         assert not isinstance(self._run.objective, Command)
         values = self._run.objective(points.X)
         ids, found = read_told(points.ids, values, names=self._study.outcomes)
@@ -183,7 +183,7 @@ class _Loop:
         done = 0
         # Without an executor Ctrl-C ends the evaluation itself, and the point stays pending.
         with self._interruption if self._run.executor is not None else nullcontext():
-            self._bar.status(f"{what}: evaluating {count(points.ids, 'point')}")
+            self._bar.status(f"{what}: evaluating a batch of {len(points.ids)}")
             for part in self.evaluator.run(dict(zip(points.ids, points.params, strict=True))):
                 self._tell(part)
                 done += len(part)

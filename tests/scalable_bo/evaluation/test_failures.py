@@ -36,6 +36,7 @@ def test_points_that_lack_some_outcomes_are_no_failures_to_the_limit() -> None:
     limit = FailureLimit(0)
     limit.check([partial] * 20)
     with pytest.raises(
-        RuntimeError, match="1 of 21 evaluations failed, more than `max_failures` = 0"
+        RuntimeError,
+        match=r"1 of 21 evaluations failed, more than `max_failures` = 0; the last reason: bad\. M",
     ):
-        limit.check([Evaluation.failed(0, "bad")])
+        limit.check([Evaluation.failed(0, "bad.")])

@@ -338,6 +338,10 @@ def test_there_is_no_result_before_a_value() -> None:
         _ = make_study().result
     with pytest.raises(ValueError, match="told, and 3 failed, the last: not a number: str 'x'"):
         make_study().optimize(lambda params: "x", rounds=1, batch=3)
+    study = make_study()
+    study.tell(study.ask(1), [math.nan], reasons={0: "It rained."})
+    with pytest.raises(ValueError, match=r"and 1 failed, the last: It rained\. Tell one"):
+        _ = study.result
 
 
 def test_an_interruption_keeps_what_was_told() -> None:
