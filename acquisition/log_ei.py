@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from botorch.acquisition.analytic import _log_ei_helper as log_improvement
@@ -69,10 +69,11 @@ REPEATED = "; the first beside the best value, to tell noise from ripples"
 
 @dataclass(frozen=True)
 class LogEIStrategy(ForFewValues):
-    """The largest expected improvement over the best data point that may be proposed and, where
-    evaluations may fail, succeeds as likely as is demanded of the new one, by the mean or, where
-    values have noise, by joint draws of the function at the data: of the first point, then jointly
-    with those chosen already and with pending ones.
+    """The largest expected improvement over the best data point that may be proposed, by the mean
+    or, where values have noise, by joint draws of the function at the data: of the first point,
+    then jointly with those chosen already and with pending ones. Where evaluations may fail, it is
+    over those data points that are as likely to succeed as the new one has to be; over all of them
+    if none is.
 
     In a box its logarithm is maximised by L-BFGS-B from several starts; between constraints, on
     grids, among choices and where evaluations may fail by the search that paths are maximised by.
@@ -172,9 +173,10 @@ class LogEIStrategy(ForFewValues):
             first, request.bounds, seed=seed, **request.constraints
         )
         options = {} if request.choices is None else {"choices": request.choices}
-        # It maximises any function as it does a path
-        functions = cast(Any, (OutcomePaths((objective,), only_output, demands=demands),))
-        return sampler.generate(1, paths=functions, X_pending=taken, **options)
+        function: Any = objective  # it maximises any function as it does a path
+        if demands is not None:
+            function = OutcomePaths((function,), only_output, demands=demands)
+        return sampler.generate(1, paths=(function,), X_pending=taken, **options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,8 +280,8 @@ class _Improvement:
     def beside(
         self, pending: Tensor, seed: int, demands: Demands | None = None
     ) -> FunctionOfPoints:
-        """Return the logarithm of the expected improvement of a point jointly with pending ones,
-        over the best of those that meet the demands, if one does.
+        """Return the logarithm of the expected improvement of a point jointly with pending ones;
+        over the points that meet the demands, if one does.
         """
         pending = pending[-self.strategy.most_pending :].double()
         seed %= 2**31

@@ -93,7 +93,7 @@ class Config(_Table):
     run: RunSection | None = None
     data: list[DataSection] = []
     enqueue: list[dict[str, Any]] = []
-    _folder: Path = PrivateAttr(Path())  # of the file; the paths in it are relative to this
+    _folder: Path = PrivateAttr(Path())  # that the paths in the file are relative to
 
     @property
     def place(self) -> Place:

@@ -67,7 +67,7 @@ class ThompsonNode(GenerationNode):
         pending = pending_observations
         if failed:
             known = pending or {}
-            # Ax transforms those of each metric in place
+            # Ax transforms the observations of each metric in place
             pending = {
                 name: [*known.get(name, []), *(features.clone() for features in failed)]
                 for name in experiment.metrics

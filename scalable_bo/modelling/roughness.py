@@ -6,6 +6,8 @@ Notation: n values y at X (n, d), their kernel K (n, n), noise σ²; k points.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,7 @@ from surrogates.rules.data_set import DataSet
 
 @torch.no_grad()
 def rough_bands(
-    data: DataSet, X: Tensor, odds: float = 0.05, num_compared: int = 500
+    data: DataSet, X: Tensor, prior: float = 0.05, num_compared: int = 500
 ) -> tuple[Tensor, float]:
     """Return the lower ends (k,) of bands of the function at points X (k, d), two standard
     deviations below its mean, averaged over the share ρ of the noise that is its own, and the
@@ -29,9 +31,7 @@ def rough_bands(
 
     Args:
         data: in float64, with one variance of the noise.
-        odds: of a ρ above 0, if the kernel explains all of the values' variance. By the share of it
-            that is explained they are larger: that a function is all but constant, beneath noise,
-            is no likelier than that it is rough.
+        prior: the probability that ρ is not 0, before the values are seen.
         num_compared: of the values, those at the points that are best if ρ is 0.
     """
     K = data.kernel(data.X).to_dense()
@@ -40,7 +40,7 @@ def rough_bands(
     if len(K) > num_compared:
         _, lower = _explained(K + noise, K, K.diagonal(), residuals)
         best = (lower + data.mean_module(data.X)).topk(num_compared).indices
-        return rough_bands(data._replace(X=data.X[best], y=data.y[best]), X, odds)
+        return rough_bands(data._replace(X=data.X[best], y=data.y[best]), X, prior)
     cross, variances = data.kernel(data.X, X).to_dense(), data.kernel(X, diag=True)
     found = [_explained(K + noise, cross, variances, residuals)]
     for lengthscale in (0.3, 0.1, 0.03, 0.01):
@@ -53,11 +53,8 @@ def rough_bands(
             total = variances + share * data.noise
             found.append(_explained(covariance, cross + share * rough_cross, total, residuals))
     fits, lowers = map(torch.stack, zip(*found, strict=True))
-    fitted = residuals - noise @ torch.linalg.solve(K + noise, residuals)
-    variance = fitted.var(correction=0).clamp_min(torch.finfo(fitted.dtype).tiny)
-    explained = variance / (variance + data.noise)
-    priors = torch.log(odds / explained / (len(fits) - 1)).repeat(len(fits))
-    priors[0] = 0.0
+    priors = torch.full_like(fits, math.log(prior / (len(fits) - 1)))
+    priors[0] = math.log(1.0 - prior)
     weights = torch.softmax(priors + fits, 0)
     lower = data.mean_module(X) + weights @ lowers
     return lower, float(weights[1:].sum())

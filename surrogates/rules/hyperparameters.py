@@ -176,8 +176,8 @@ class Coordinates:
 
     @torch.no_grad()
     def write(self) -> None:
-        """Put the hyperparameters that ``value`` stands for into the module; lengthscales, and
-        their values, are put back into their range first.
+        """Put the hyperparameters that ``value`` stands for into the module; what has a range, and
+        its values, are put back into it first.
         """
         self.value.clamp_(self.lower, self.upper)
         self._written = self._trace()
@@ -206,15 +206,15 @@ def batches(
 
 def log_prior(module: Module) -> Tensor:
     """Return Σ log p(hyperparameter) over the priors of ``module``, differentiable, a scalar; −∞
-    outside of their supports.
+    outside of the support of a uniform one.
     """
     terms = []
     for _, part, prior, closure, _ in module.named_priors():
         value = closure(part)
-        try:
-            terms.append(prior.log_prob(value).sum())
-        except ValueError:  # by the check of PyTorch's distributions
+        if isinstance(prior, Uniform) and not prior.support.check(value).all():
             terms.append(value.new_tensor(-math.inf))
+        else:
+            terms.append(prior.log_prob(value).sum())
     return torch.stack(terms).sum() if terms else torch.zeros((), device="cpu")
 
 
@@ -299,22 +299,27 @@ def _lengthscale_coordinates(kernel: Kernel, X: Tensor) -> dict[int, tuple[Tenso
 
 def _support_coordinates(module: Module) -> dict[int, tuple[Tensor, Tensor]]:
     """Return the limits of coordinates by the ``id`` of the parameters with uniform priors: a
-    little inside of their supports, as densities may be 0 on the ends.
+    little inside of their supports, as densities may be 0 on the ends, and rounding leads there.
     """
     limits = {}
     for _, part, prior, closure, _ in module.named_priors():
         if not isinstance(prior, Uniform):
             continue
+        with torch.enable_grad():
+            value = closure(part)
+            total = value.sum()
         for _, raw, bounds in part.named_parameters_and_constraints():
-            if not raw.requires_grad:
+            own = raw if bounds is None else bounds.transform(raw)
+            # Not one that the prior is of a function of, or that is equal by chance
+            if not (raw.requires_grad and value.requires_grad and torch.equal(own, value)):
                 continue
-            with torch.enable_grad():
-                value = closure(part)
-                slope = torch.autograd.grad(value.sum(), raw, allow_unused=True)[0]
-            if slope is not None and raw.shape == value.shape:
-                lower, upper = (end.to(raw).expand_as(raw) for end in (prior.low, prior.high))
-                gap = _gap(torch.ones_like(raw)) * (upper - lower)
-                limits[id(raw)] = _between(raw, bounds, lower + gap, upper - gap)
+            if torch.autograd.grad(total, raw, retain_graph=True, allow_unused=True)[0] is None:
+                continue
+            lower, upper = (end.to(raw).expand_as(raw) for end in (prior.low, prior.high))
+            largest = torch.maximum(lower.abs(), upper.abs())
+            rounding = 8.0 * torch.finfo(raw.dtype).eps * largest
+            gap = torch.maximum(_gap(torch.ones_like(raw)) * (upper - lower), rounding)
+            limits[id(raw)] = _between(raw, bounds, lower + gap, upper - gap)
     return limits
 
 

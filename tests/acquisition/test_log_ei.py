@@ -30,7 +30,7 @@ from acquisition import (
     log_ei,
 )
 from acquisition.log_ei import LogImprovement, _Improvement, _Posterior, beside_the_best
-from acquisition.outcomes import Scalarisations
+from acquisition.outcomes import Demands, Scalarisations
 from surrogates import PathwiseGP, gaussian_likelihood, memory
 from surrogates.rules.data_set import DataSet
 from tests import problems
@@ -310,7 +310,7 @@ def test_of_noisy_objectives_the_hypervolume_grows_by_what_the_function_may_be()
         Request(models, 1, UNIT, problems.seeded(), goal=goal), LogEIStrategy()
     )
     pending, points = problems.uniform(4, 2, seed=5).split([1, 3])
-    found = improvement._beside_a_front(corner, pending, 0, num_draws=500).mean(points).exp()
+    found = improvement._beside_a_front(corner, pending, 0, None, num_draws=500).mean(points).exp()
     places = torch.cat([X, pending, points])
     draws = torch.cat([m.posterior(places).rsample(torch.Size([1000])) for m in models], dim=-1)
     gains = []
@@ -384,6 +384,27 @@ def test_of_a_transformed_outcome_its_own_values_are_drawn() -> None:
     scatter = expected.std(0) / math.sqrt(20_000)
     assert ((found - expected.mean(0)).abs() < 5.0 * torch.hypot(error, scatter) + 1e-4).all()
     assert expected.mean(0).max() > 0.01
+
+
+@pytest.mark.parametrize("num_objectives", [1, 2])
+def test_points_that_are_as_likely_to_succeed_as_is_demanded_are_improved_on(
+    num_objectives: int,
+) -> None:
+    X = problems.uniform(12, 2)
+    model = PathwiseGP(X, torch.stack([X.sum(1), X[:, 0]], dim=1)[:, :num_objectives])
+    request = Request(model, 1, UNIT, problems.seeded())
+    improvement = _Improvement.of(
+        replace(request, goal={"objective": lambda Y: Y[..., 0]}), LogEIStrategy()
+    )
+    pending = problems.uniform(3, 2, seed=5)
+    least = torch.tensor([0.6], dtype=torch.float64)
+    demands = Demands(lambda X: 1.0 - X[..., 0], least)
+    given, points = improvement._given(pending, 4, 0, demands)
+    taken = torch.cat([X, pending])
+    assert torch.equal(points, taken[taken[:, 0] <= 0.4])
+    assert len(given[0][2]) == len(points)
+    none = replace(demands, least=least + 1.0)  # is met nowhere
+    assert torch.equal(improvement._given(pending, 4, 0, none)[1], taken)
 
 
 def test_a_point_is_sought_where_an_outcome_is_feasible() -> None:

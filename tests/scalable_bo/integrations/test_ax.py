@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -126,15 +127,16 @@ def test_it_is_learned_where_trials_fail(model_options: Any, limits: list[str]) 
         num_initial=8,
         batch_size=4,
     )
-    failed = []
+    asked = []
     for q in (8, 4, 4, 4, 4):
         for index, params in client.get_next_trials(max_trials=q).items():
-            failed.append(params["x"] < 0.9)
-            if failed[-1]:
+            asked.append(params["x"])
+            if asked[-1] < 0.9:
                 client.mark_trial_failed(index)
             else:
                 client.complete_trial(index, raw_data={"value": params["x"], "y": params["y"]})
-    assert sum(failed[16:]) <= 3
+    later = asked[16:]
+    assert min(later) > 0.6 and statistics.median(later) < 1.3  # near the edge, where values rise
 
 
 def test_trials_that_failed_are_where_they_were_whatever_the_number_of_metrics(spy: Any) -> None:

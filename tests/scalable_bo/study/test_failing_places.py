@@ -130,8 +130,8 @@ def test_failures_that_lie_in_no_place_keep_nothing_out() -> None:
     best = []
     for seed in range(3):
         study = Study(SPACE, maximize=True, seed=seed)
-        places = iter(range(1000))
-        run(study, lambda p, n=places: math.nan if next(n) % 6 == 0 else value(p), rounds=4)
+        numbers = iter(range(1000))
+        run(study, lambda p, n=numbers: math.nan if next(n) % 6 == 0 else value(p), rounds=4)
         assert LEARNED in study.last_ask.choice
         best.append(study.best_value)
     assert statistics.median(best) > -1e-3

@@ -28,13 +28,13 @@ def num_told(path: Path) -> int:
 
 
 def alive(those: set[tuple[int, str]]) -> set[int]:
-    return {pid for pid in processes._find(those, "") if (pid, processes._start_of(pid)) in those}
+    return {pid for pid in processes._find(those, "") if (pid, processes._stat(pid)[2]) in those}
 
 
 def family(process: BaseProcess) -> set[tuple[int, str]]:
     assert process.pid is not None
-    found = processes._find({(process.pid, processes._start_of(process.pid))}, "")
-    return {(pid, processes._start_of(pid)) for pid in found}
+    found = processes._find({(process.pid, processes._stat(process.pid)[2])}, "")
+    return {(pid, processes._stat(pid)[2]) for pid in found}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from gpytorch.constraints import GreaterThan, Interval, LessThan
-from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.kernels import PeriodicKernel, RBFKernel, ScaleKernel
 from gpytorch.priors import UniformPrior
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,6 +65,34 @@ def test_a_prior_whose_support_the_data_do_not_suggest_decides() -> None:
     assert (coordinates.lower <= coordinates.upper).all()
     coordinates.write()
     assert log_prior(model).isfinite()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("ends", [(0.01, 0.05), (10.0, 10.5)])
+def test_a_uniform_prior_is_above_zero_on_the_limits(
+    ends: tuple[float, float], dtype: torch.dtype
+) -> None:
+    kernel = RBFKernel(lengthscale_prior=UniformPrior(*ends)).to(dtype)
+    kernel.lengthscale = sum(ends) / 2
+    for step in (-1e3, 1e3):
+        coordinates = Coordinates(kernel)
+        coordinates.value += step
+        coordinates.write()
+        assert log_prior(kernel).isfinite()
+
+
+def test_a_uniform_prior_limits_nothing_but_the_learned_parameter_that_it_is_of() -> None:
+    kernel = PeriodicKernel().to(X)  # both of its parameters start with the same value
+    kernel.register_prior("lengthscale_prior", UniformPrior(0.5, 1.0), "lengthscale")
+    limited = Coordinates(kernel).upper.isfinite()
+    names = [name for name, _ in kernel.named_parameters()]
+    assert [names[i] for i in limited.nonzero().flatten()] == ["raw_lengthscale"]
+    logarithmic = RBFKernel().to(X)
+    logarithmic.register_prior("prior", UniformPrior(-5.0, 0.5), lambda m: m.lengthscale.log())
+    assert not Coordinates(logarithmic).upper.isfinite().any()
+    fixed = ScaleKernel(RBFKernel(), outputscale_prior=UniformPrior(0.1, 5.0)).to(X)
+    fixed.raw_outputscale.requires_grad_(False)
+    assert not Coordinates(fixed).upper.isfinite().any()
 
 
 def test_floors_lie_where_a_hyperparameter_still_follows_its_coordinate() -> None:
