@@ -48,6 +48,7 @@ class SurrogateFactory:
         further: makers of others for few values, by name, each from the default kernel of few as it
             was fitted: ``APART``, of functions in which inputs act apart; ``SMOOTH``, of those that
             are all but polynomials. One is taken where values are likelier by it.
+        encoding: what the columns mean, without which hyperparameters in a checkpoint mean nothing.
     """
 
     kernel: Kernel
@@ -56,6 +57,7 @@ class SurrogateFactory:
     device: torch.device
     kernel_of_few: Kernel | None = None
     further: Mapping[str, Callable[[Any], Kernel]] = field(default_factory=dict)
+    encoding: str = ""
 
     @classmethod
     def default(
@@ -135,7 +137,7 @@ class SurrogateFactory:
         tensors = {**model.state_dict(), MEAN_WEIGHTS: mean_weights}
         if scale_name != "plain":
             tensors[WARPED] = torch.tensor([float(list(SCALES).index(scale_name))], device="cpu")
-        kernel = _describe(self.modules(few, self.further_of(model)))
+        kernel = _describe(self.modules(few, self.further_of(model))) + self.encoding
         return Checkpoint(ask, kernel, tensors)
 
     def further_of(self, model: PathwiseGP) -> str | None:
@@ -163,9 +165,11 @@ class SurrogateFactory:
     def restore(
         self, data: TrainingData, checkpoint: Checkpoint
     ) -> tuple[PathwiseGP, TrainingData] | None:
-        """Return a checkpoint's model on its data, and these as it has them, if of this kernel."""
+        """Return a checkpoint's model and its data as it has them, if kernel and encoding match."""
         all_modules = [self.modules(False), *(self.modules(True, n) for n in (None, *self.further))]
-        modules = next((m for m in all_modules if checkpoint.kernel == _describe(m)), None)
+        modules = next(
+            (m for m in all_modules if checkpoint.kernel == _describe(m) + self.encoding), None
+        )
         if modules is None:
             return None
         tensors = dict(checkpoint.tensors)

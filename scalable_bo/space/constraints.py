@@ -6,7 +6,7 @@ Notation: ``X (n, d)`` in the user's units, ``U (n, e)`` on the unit cube.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ import torch
 from botorch.optim.parameter_constraints import get_constraint_tolerance
 from torch import Tensor
 
-from scalable_bo.space.parameters import Categorical, Float, Parameter
+from scalable_bo.space.parameters import Categorical, Float, Int, Parameter
 from scalable_bo.space.plain_values import finite, read_fields
 from scalable_bo.space.quoting import quote
 
@@ -215,6 +215,35 @@ class LinearConstraint:
             return f"{total} = {self.at_least:g}"
         low = "" if self.at_least is None else f"{self.at_least:g} ≤ "
         return low + total + ("" if self.at_most is None else f" ≤ {self.at_most:g}")
+
+
+def narrowed(
+    params: Mapping[str, Parameter], constraints: Sequence[LinearConstraint]
+) -> dict[str, Parameter]:
+    """Return the parameters with the ranges that constraints leave: each in turn, as many times as
+    there are constraints, narrows those of its parameters by the ranges of the others.
+
+    A range stays what it is on logarithmic scales and grids of other steps than 1, and where the
+    constraint's slack is all that would be left.
+    """
+    found = dict(params)
+    for constraint in [one for _ in constraints for one in constraints]:
+        low, high = constraint._limits
+        slack = constraint.slack(params)
+        factors = {name: c for name, c in constraint.coefficients.items() if c}
+        terms = {n: sorted((c * found[n].low, c * found[n].high)) for n, c in factors.items()}
+        least, most = (sum(ends) for ends in zip(*terms.values(), strict=True))
+        for name, c in factors.items():
+            param, (own_least, own_most) = found[name], terms[name]
+            left = (low - slack - most + own_most) / c, (high + slack - least + own_least) / c
+            lower, upper = max(param.low, min(left)), min(param.high, max(left))
+            kind: Any = type(param)
+            if kind is Int:
+                lower, upper = math.ceil(lower), math.floor(upper)
+            is_linear = param == kind(param.low, param.high)
+            if is_linear and (upper - lower) * abs(c) > 4.0 * slack:  # which widens both ends
+                found[name] = kind(lower, upper)
+    return found
 
 
 def write_constraint(constraint: LinearConstraint | CallableConstraint) -> dict[str, Any]:

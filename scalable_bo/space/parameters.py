@@ -200,10 +200,10 @@ class _Number(_Written):
         return (is_rounded and has_three_digits) or super().may_be_shown_as(number, shown)
 
     def normalize(self, values: Tensor) -> Tensor:
-        """Map values in [``low``, ``high``] to [0, 1]; with steps, to the middle of the share."""
+        """Map values so that the range becomes [0, 1]; with steps, to the middle of the share."""
         low, high = map(math.log, self._ends) if self.log else self._ends
-        values = values.log() if self.log else values
-        return ((values - low) / (high - low)).clamp(0.0, 1.0)
+        values = values.log().clamp(low, high) if self.log else values
+        return (values - low) / (high - low)
 
     def unnormalize(self, units: Tensor) -> Tensor:
         """Map numbers in [0, 1] to values, with steps to those whose share they lie in;

@@ -21,6 +21,7 @@ from scalable_bo.space.constraints import (
     CallableConstraint,
     LinearConstraint,
     allows,
+    narrowed,
     read_constraint,
     write_constraint,
 )
@@ -102,6 +103,9 @@ class Space:
                     f" {quote(constraint)}."
                 )
         self.constraints = constraints
+        linear = [one for one in constraints if isinstance(one, LinearConstraint)]
+        # What the unit cube has columns for
+        self._axes = narrowed(self.params, linear) if linear else self.params
 
     @classmethod
     def from_bounds(cls, bounds: Any) -> Space:
@@ -193,6 +197,12 @@ class Space:
         return sum(param.num_columns for param in self.params.values())
 
     @property
+    def encoding(self) -> str:
+        """The ranges on the unit cube that are narrower than the parameters', as text."""
+        pairs = self._axes.items()
+        return "; ".join(f"{name} as {one}" for name, one in pairs if one != self.params[name])
+
+    @property
     def cube(self) -> Tensor:
         """The corners (2, e) of the unit cube."""
         return torch.tensor([[0.0], [1.0]], dtype=torch.float64, device="cpu").repeat(
@@ -216,7 +226,7 @@ class Space:
         Args:
             X: (n, d), columns in the order of ``names``.
         Returns:
-            (n, e) in [0, 1], float64.
+            (n, e) in [0, 1], float64; beyond it where linear constraints rule a number out.
         Raises:
             ValueError: if the shape is another, or a value is not finite or none of its
                 parameter's.
@@ -439,7 +449,7 @@ class Space:
             options["rounding"] = self.round
         for constraint in self.constraints:
             if isinstance(constraint, LinearConstraint):
-                for name, rows in constraint.on_unit_cube(self.params, like=like).items():
+                for name, rows in constraint.on_unit_cube(self._axes, like=like).items():
                     options[name] = [*options.get(name, []), *rows]
         if self.constraints:
             options["accepts"] = lambda U: self.feasible(self.unnormalize(U)).to(U.device)
@@ -497,14 +507,14 @@ class Space:
         """Return the nearest points (..., d) to U (..., e), those of all parameters."""
         parts = U.split([param.num_columns for param in self.params.values()], dim=-1)
         columns = []
-        for param, part in zip(self.params.values(), parts, strict=True):
+        for param, part in zip(self._axes.values(), parts, strict=True):
             columns.append(param.unnormalize(part if param.num_columns > 1 else part.squeeze(-1)))
         return torch.stack(columns, dim=-1)
 
     def _encoded(self, X: Tensor) -> Tensor:
         """Return the columns (..., e) of points (..., d), NaN where a parameter is not active."""
         columns = []
-        for column, param in enumerate(self.params.values()):
+        for column, param in enumerate(self._axes.values()):
             numbers = X[..., column]
             missing = numbers.isnan()
             units = param.normalize(torch.where(missing, param.low, numbers))

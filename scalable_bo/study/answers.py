@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -204,13 +204,15 @@ def read_snapshot(path: str | os.PathLike[str], name: str | None = None) -> Snap
     with closing(Place(path, name).look()) as storage:
         settings = storage.load_settings()
         assert settings is not None  # a database is made with them
-        space = Space.from_dict({**settings["space"], "constraints": []})
+        rules = [table for table in settings["space"]["constraints"] if "coefficients" in table]
+        space = Space.from_dict({**settings["space"], "constraints": rules})
         record = StudyRecord(storage, settings, space.names)
         asks = record.asks
         checkpoint = load_checkpoint(storage.checkpoints, asks[-1].number) if asks else None
         record.close()
     dtype = torch.float64 if checkpoint is None else checkpoint.tensors[MEAN_WEIGHTS].dtype
     factory = SurrogateFactory.default(space.encoded_dim, dtype, torch.device("cpu"))
+    factory = replace(factory, encoding=space.encoding)
     strategy = make_strategy(settings.get("strategy", "thompson"))
     random = partial(randomness, settings["seed"])
     kept = KeptSurrogate(factory, random, partial(is_for_few, strategy), None)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -170,9 +171,8 @@ class Study:
         num_initial = default_num_initial(self.space.dim) if num_initial is None else num_initial
         self.num_initial = checks.positive_int("num_initial", num_initial)
         device = checks.device("device", device)
-        self._factory = SurrogateFactory.default(
-            self.space.encoded_dim, dtype, device, solver, kernel
-        )
+        factory = SurrogateFactory.default(self.space.encoded_dim, dtype, device, solver, kernel)
+        self._factory = replace(factory, encoding=self.space.encoding)
         self._last_ask = AskReport()
         self._asking = threading.Lock()  # one ask at a time
         self._stop = threading.Event()

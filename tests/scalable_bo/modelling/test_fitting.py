@@ -59,6 +59,9 @@ def test_few_values_have_as_little_noise_as_they_say(
     assert least <= model.likelihood.noise.item() <= most
     weights = torch.zeros(40, 1, dtype=torch.float64)
     kept = factory.checkpoint(1, model, weights, few=True, scale_name=data.scale_name)
+    assert (
+        replace(factory, encoding="a as Float(0.0, 0.5)").restore(few_values(noise), kept) is None
+    )
     restored = factory.restore(few_values(noise), kept)
     assert torch.equal(restored[0].likelihood.noise, model.likelihood.noise)
 

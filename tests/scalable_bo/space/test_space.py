@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from acquisition.constraints import FeasibleSet
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
+from tests import problems
 from tests.refusals import assert_refused
 from tests.scalable_bo.strategies import choices, points_of, spaces
 
@@ -340,6 +341,58 @@ def test_what_the_search_finds_at_a_limit_keeps_it(
     assert space.feasible(X).all()
     sums = X.sum(1)
     assert (sums >= limit).all() if is_least else (sums <= limit).all()
+
+
+def test_the_cube_is_the_range_that_linear_constraints_leave() -> None:
+    space = Space(
+        LinearConstraint({"a": 1, "b": 1}, at_least=0.05, at_most=0.05),
+        LinearConstraint({"c": -2, "b": 1, "n": 1}, at_least=0),
+        LinearConstraint({"n": 1}, at_most=20.5),
+        a=Float(0, 1),
+        b=Float(0, 1),
+        c=Float(-3, 50),
+        n=Int(0, 100),
+        rate=Float(1e-3, 1, log=True),
+    )
+    expected = torch.tensor([[0, 0, -3, 0, 1e-3], [0.05, 0.05, 10.025, 20, 1]])
+    torch.testing.assert_close(
+        space.unnormalize(space.cube), expected.double(), rtol=1e-6, atol=1e-4
+    )
+    beyond = torch.tensor([[1.0, 0.025, 50.0, 100.0, 1.0]], dtype=torch.float64)
+    expected = torch.tensor([[20, 0.5, 53 / 13.025, 100.5 / 21, 1]]).double()
+    torch.testing.assert_close(space.normalize(beyond), expected, rtol=1e-3, atol=0)
+
+
+def test_a_range_of_which_constraints_leave_a_point_stays_as_it_is() -> None:
+    for limits in ({"at_most": 0.0}, {"at_least": 2.0}, {"at_least": 1e-6, "at_most": 1e-6}):
+        space = Space(LinearConstraint({"a": 1, "b": 1}, **limits), a=Float(0, 1), b=Float(0, 1))
+        assert torch.equal(space.unnormalize(space.cube), space.cube)
+        assert not space.encoding
+
+
+@given(
+    st.lists(st.floats(-3, 3).filter(lambda c: abs(c) > 1e-3), min_size=3, max_size=3),
+    st.floats(0, 1),
+    st.integers(0, 100),
+)
+def test_every_feasible_point_lies_in_the_narrowed_cube(
+    coefficients: list[float], share: float, seed: int
+) -> None:
+    ends = [sorted((2 * c, 5 * c)) for c in coefficients]
+    lowest, highest = (sum(pair) for pair in zip(*ends, strict=True))
+    first = dict(zip(("a", "b", "n"), coefficients, strict=True))
+    space = Space(
+        LinearConstraint(first, at_most=lowest + share * (highest - lowest)),
+        LinearConstraint({"a": 1, "n": 1}, at_least=6.5),
+        a=Float(2, 5),
+        b=Float(2, 5),
+        n=Int(2, 5),
+    )
+    X = 2 + 3 * torch.rand(500, 3, dtype=torch.float64, generator=problems.seeded(seed))
+    X[:, 2].round_()
+    U = space.normalize(X[space.feasible(X)])
+    assert ((U >= 0) & (U <= 1)).all()
+    torch.testing.assert_close(space.unnormalize(U), X[space.feasible(X)])
 
 
 def test_a_constraint_on_values_far_from_zero_is_one() -> None:

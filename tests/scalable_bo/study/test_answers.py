@@ -18,6 +18,7 @@ from scalable_bo.modelling.belief import Belief
 from scalable_bo.modelling.roughness import rough_bands
 from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.space import Categorical, Float, Int, Space
+from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 from surrogates.models.data import data_sets
 from surrogates.models.fresh import EXACT_UP_TO
@@ -162,6 +163,32 @@ def test_the_best_of_a_space_of_counts_and_limits_lies_in_it() -> None:
     mean, std = study.predict([found, *space.to_dicts(study.result.X)])
     worst = mean - 2.0 * std
     assert worst[0] >= worst.max() - 1e-6
+
+
+def predictions(high: float, path: Path | None = None) -> list[Tensor]:
+    """Predict a function of what sums to 0.05, of parameters from 0 to ``high``."""
+    names = ("a", "b", "c")
+    mixture = LinearConstraint(dict.fromkeys(names, 1), at_least=0.05, at_most=0.05)
+    space = Space(mixture, **dict.fromkeys(names, Float(0, high)))
+    shares = torch.rand(12, 3, dtype=torch.float64, generator=problems.seeded()) + 0.1
+    X = 0.05 * shares / shares.sum(1, keepdim=True)
+    study = Study(space, maximize=True, seed=0, path=path)
+    study.add_data(X, (200 * X[:, 0]).sin() - (100 * X[:, 1]).square())
+    study.ask(1)
+    return [*study.predict(X.flip(0).lerp(X, 0.3))]
+
+
+def test_ranges_beyond_what_constraints_leave_change_no_prediction() -> None:
+    for wide, narrow in zip(predictions(1.0), predictions(0.05), strict=True):
+        torch.testing.assert_close(wide, narrow, rtol=1e-2, atol=1e-2)
+
+
+def test_a_page_of_a_stored_study_knows_the_ranges_that_constraints_leave(
+    tmp_path: Path,
+) -> None:
+    predictions(1.0, tmp_path / "study")
+    (belief,) = read_snapshot(tmp_path / "study").beliefs
+    assert belief.space.encoding
 
 
 def test_without_noise_the_best_of_the_space_is_the_best_observed(without_noise: Study) -> None:
