@@ -31,7 +31,7 @@ class Known:
         unusable: (p, d) points without a value: pending ones, failed ones and those of the queue.
         queued: (k, d) points of the queue that the ask gives out.
         taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space
-            all.
+            and between constraints all.
         batches: values of the batches so far, of which the largest is best, NaN where failed: first
             all from before the first model, then those of an ask each, with what came after it.
         goal: what is wanted of several outcomes; ``None`` for one objective alone.
@@ -52,9 +52,9 @@ class Known:
             self.num_pending = len(rows) - rows.num_told + len(queue)
             self.unusable = torch.cat([rows.X[~rows.told | rows.values.isnan()], queue])
             self.queued = queue[:q]
-            # A point of a finite space comes up by chance again; a Float all but rules that out.
-            is_finite = math.isfinite(space.num_points)
-            self.taken = set(keys(torch.cat([rows.X, queue]) if is_finite else self.unusable))
+            # Among integers, and in the corners between constraints, points come up again.
+            recurs = math.isfinite(space.num_points) or space.constraints
+            self.taken = set(keys(torch.cat([rows.X, queue]) if recurs else self.unusable))
             self.batches = _batches(space, record)
 
     def data(self, num_observed: int) -> TrainingData:

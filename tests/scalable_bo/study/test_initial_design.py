@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from scalable_bo.space.space import Float, LinearConstraint, Space
 from scalable_bo.study.study import Study
 from tests.quick import QUICK
 
@@ -60,6 +61,34 @@ def test_without_enough_values_all_points_are_of_the_design() -> None:
     evaluate(study, 8, num_failures=5)
     assert all(is_in(evaluate(study, 8), the_design(16)))
     assert study.model is None
+
+
+@pytest.mark.parametrize(
+    ("param", "limits"),
+    [
+        (Float(0, 1), {"at_least": 0.05, "at_most": 0.05}),
+        (Float(0, 1), {"at_most": 0.15}),
+        (Float(0, 1), {"at_least": 3.85}),
+        (Float(1e-4, 1, log=True), {"at_least": 3.98}),
+    ],
+)
+def test_no_point_of_a_design_between_constraints_occurs_twice(
+    param: Float, limits: dict[str, float]
+) -> None:
+    names = ("a", "b", "c", "d")
+    space = Space(
+        LinearConstraint(dict.fromkeys(names, 1), **limits), **dict.fromkeys(names, param)
+    )
+    study = Study(space, maximize=False, seed=0, num_initial=30)
+    for _ in range(6):
+        evaluate(study, 5)
+    assert study.model is None
+    X = study.result.X
+    assert len(X.unique(dim=0)) == 30
+    assert space.feasible(X).all()
+    if not param.log:
+        num_at_an_end = (X.eq(0) | X.eq(1)).sum(1)  # in corners three of four or all
+        assert num_at_an_end.double().mean() < 1
 
 
 @pytest.mark.parametrize(("dim", "num_initial"), [(1, 4), (2, 6), (9, 20), (19, 20), (100, 20)])
