@@ -190,8 +190,9 @@ class Goal:
             return None
         sides = [self.constraints.get(name, (None, None)) for name in self.objectives]
         limits = [low if s > 0 else high for (low, high), s in zip(sides, self.signs, strict=False)]
-        worst = Y.new_tensor([[math.nan if limit is None else limit for limit in limits]])
-        return self.signed(infer_reference_point(front, self.signed(worst)[0])[None])[0]
+        worst = Y.new_tensor([math.nan if limit is None else limit for limit in limits])
+        # BoTorch would leave the limits out where no point is better than all of them
+        return torch.where(worst.isnan(), self.signed(infer_reference_point(front)[None])[0], worst)
 
     def hypervolume(self, Y: Tensor, reference_point: Tensor) -> float:
         """Return the hypervolume of values (n, m) down to a reference point (k,)."""

@@ -205,6 +205,32 @@ def test_a_front_has_a_hypervolume_beyond_its_worst_values_or_the_limits() -> No
     assert math.isnan(alone.result.hypervolume) and alone.result.reference_point == {}
 
 
+@pytest.mark.parametrize(
+    ("limits", "told", "corner", "volume"),
+    [
+        ({"cost": (None, 3.0)}, [(3.0, 5.0)], {"cost": 3.0, "gain": 4.5}, 0.0),
+        ({"cost": (None, 3.0)}, [(3.0, 7.0), (2.0, 5.0)], {"cost": 3.0, "gain": 4.8}, 0.2),
+        # Each point reaches the limit of one objective
+        (
+            {"cost": (None, 3.0), "gain": (1.0, None)},
+            [(3.0, 7.0), (1.0, 1.0)],
+            {"cost": 3.0, "gain": 1.0},
+            0.0,
+        ),
+    ],
+)
+def test_a_hypervolume_is_measured_from_a_limit_that_no_point_beats(
+    limits: dict[str, Any],
+    told: list[tuple[float, float]],
+    corner: dict[str, float],
+    volume: float,
+) -> None:
+    study = make_study(outcome_constraints=limits)
+    study.tell(study.ask(len(told)), told)
+    assert study.result.reference_point == pytest.approx(corner)
+    assert study.result.hypervolume == pytest.approx(volume)
+
+
 def test_of_equal_values_the_first_is_the_best_everywhere() -> None:
     study = Study(SPACE, maximize=True, sampler=QUICK)
     X = SPACE.unnormalize(torch.rand(40, 2, generator=problems.seeded()).double())
