@@ -125,16 +125,17 @@ class Belief:
             return True
         rows = values.argsort(stable=True)[:: math.ceil(len(values) / EXACT_UP_TO)]
         errors = (values[rows] - self.quick_mean(X[rows])).abs() / self.data.scale
-        return 0.1 < float((errors / known[rows, 0].sqrt()).median()) < 10.0
+        return 0.1 < float((errors / known[rows, 0].sqrt()).nanmedian()) < 10.0
 
     def _ranked(self, values: Tensor) -> Tensor:
-        return (self.sign * values).argsort(descending=True, stable=True)[:EXACT_UP_TO]
+        rows = values.isfinite().nonzero().flatten()
+        return rows[(self.sign * values[rows]).argsort(descending=True, stable=True)[:EXACT_UP_TO]]
 
     @torch.no_grad()
     def recommend(self, X: Tensor, values: Tensor) -> int:
-        """Return which of the evaluated points (n, d) with ``values`` (n,) is best even at the
-        worse end of its band; by the mean, where there are too many values to ask for a band in
-        passing, and by its value where noise is negligible.
+        """Return which of the evaluated points (n, d) with ``values`` (n,), NaN where one is not to
+        be recommended, is best even at the worse end of its band; by the mean, where there are too
+        many values to ask for a band in passing, and by its value where noise is negligible.
 
         The largest mean of many is one that is too large, among points of which little is known.
 
@@ -151,21 +152,23 @@ class Belief:
 
     def best_of_space(self, X: Tensor, values: Tensor) -> Tensor:
         """Return the point (1, d) of the whole space that is best even at the worse end of its
-        band; of the evaluated points X (n, d) with ``values`` (n,) where noise is negligible.
+        band; of the evaluated points X (n, d) with ``values`` (n,), as of :meth:`recommend`, where
+        noise is negligible.
         """
-        recommended = X[[self.recommend(X, values)]]
-        if not self._is_noisy(X, values):
-            return recommended
+        best = X[:0]
+        if values.isfinite().any():
+            best = X[[self.recommend(X, values)]]
+            if not self._is_noisy(X, values):
+                return best
         like = self.model.train_inputs[0]
         options = self.space.acquisition_options(like)
         cube = self.space.cube.to(like)
         search = LIGHT_SAMPLER(self.model, cube, seed=0, repeats=True, **options)
         functions = cast(Any, (FunctionOfPoints(self._cautious),))  # maximised as paths are
         found = search.generate(1, paths=functions)
-        U = torch.cat([self.space.normalize(recommended), found.to("cpu", torch.float64)])
         with torch.no_grad():
-            best = int(self._merits(U).argmax())
-        return self.space.unnormalize(U[[best]]) if best else recommended
+            best = torch.cat([best, self.space.unnormalize(found.to("cpu", torch.float64))])
+            return best[[int(self._merits(self.space.normalize(best)).argmax())]]
 
     @cached_property
     def importances(self) -> dict[str, float]:

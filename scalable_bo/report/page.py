@@ -87,7 +87,7 @@ def found_so_far(snapshot: Snapshot) -> dict[str, str]:
         return {"feasible": "none"}
     if goal.num_objectives == 1:
         return {"best value": "–" if row is None else f"{snapshot.rows.values[row].item():.6g}"}
-    Y = snapshot.outcomes[snapshot.rows.observed]
+    Y = snapshot.allowed[snapshot.rows.observed]
     corner = goal.reference_point(Y)
     return {
         "on the front": f"{int(goal.front(Y).sum()):,}",
@@ -170,8 +170,8 @@ def _of_best(snapshot: Snapshot, row: int) -> list[str]:
         note = f"No point keeps the limits. The nearest is row {row}: it {describe_excess(broken)}."
         return [_section("Least violating point", _rows_table(snapshot, np.array([row])), note)]
     if goal.num_objectives > 1:
-        front = best[goal.front(snapshot.outcomes).numpy()[best]]
-        corner = goal.reference_point(snapshot.outcomes[rows.observed])
+        front = best[goal.front(snapshot.allowed).numpy()[best]]
+        corner = goal.reference_point(snapshot.allowed[rows.observed])
         assert corner is not None  # of a front
         names = dict(zip(goal.objectives, corner.tolist(), strict=True))
         rest = len(front) - NUM_ROWS

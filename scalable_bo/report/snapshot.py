@@ -32,7 +32,7 @@ class Snapshot:
     """What is known of a study.
 
     Attributes:
-        space: of a folder, without its constraints.
+        space: of a folder, without the functions among its constraints.
         settings: what the study was made with, as text: the space, its constraints, the direction,
             the seed and, if it runs, more.
         rows: a copy.
@@ -76,20 +76,25 @@ class Snapshot:
         return self.rows.outcomes(len(self.wanted.names))
 
     @cached_property
+    def allowed(self) -> Tensor:
+        """The same, NaN where a point breaks a constraint of the space."""
+        return self.rows.allowed_outcomes(self.space, len(self.wanted.names))
+
+    @cached_property
     def feasible(self) -> np.ndarray:
-        """Which rows, (N,), have a value and keep the limits on outcomes."""
-        return self.wanted.feasible(self.outcomes).numpy()
+        """Which rows, (N,), have a value and keep all constraints and limits."""
+        return self.wanted.feasible(self.allowed).numpy()
 
     @cached_property
     def ranked(self) -> np.ndarray:
         """The rows with a value, the best first: the front of several objectives, then by the first
-        one, and at the end what breaks a limit. Of equal rows the first comes first.
+        one, and at the end what is not feasible. Of equal rows the first comes first.
         """
         rows = np.array(self.rows.observed, dtype=np.int64)
         values = self.rows.values.numpy()[rows]
         front = np.zeros(len(rows), dtype=bool)
         if self.wanted.num_objectives > 1:
-            front = self.wanted.front(self.outcomes).numpy()[rows]
+            front = self.wanted.front(self.allowed).numpy()[rows]
         signed = -values if self.maximize else values
         return rows[np.lexsort((signed, ~front, ~self.feasible[rows]))]
 
@@ -108,8 +113,9 @@ class Snapshot:
         rows = self.rows.observed
         if not rows:
             return None
-        Y = self.outcomes[rows]
+        Y = self.allowed[rows]
         if not self.feasible.any():
+            Y = Y if Y.isfinite().any() else self.outcomes[rows]
             return rows[self.wanted.least_violating(Y)]
         if self.wanted.num_objectives > 1:
             on_front = self.wanted.front(Y).nonzero().flatten()
@@ -120,7 +126,7 @@ class Snapshot:
         is_designed = all(ask.refitted is None for ask in self.asks)
         if self.goal is not None or not self.beliefs or is_designed:
             return self.best_row
-        return rows[self.beliefs[0].recommend(self.rows.X[rows], self.rows.values[rows])]
+        return rows[self.beliefs[0].recommend(self.rows.X[rows], Y[:, 0])]
 
 
 def take_snapshot(
@@ -134,6 +140,7 @@ def take_snapshot(
     """Return a study as it stands; ``machinery`` are settings of the computation, as text."""
     with record.lock:
         now = record.contents
+        now.rows.allowed_outcomes(space, 1)  # checked here, so that no copy checks it again
         known = deepcopy(now.rows), tuple(now.asks), dict(now.costs), tuple(now.sources)
     settings = {**describe_settings(record.settings), **machinery}
     found = (find_beliefs, find_success, name, record.goal)
@@ -150,9 +157,10 @@ def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame
     if goal is not None:
         Y = rows.outcomes(len(goal.names))
         columns = [(name, Y[:, j].numpy().copy()) for j, name in enumerate(goal.names)]
-        columns += [("feasible", goal.feasible(Y).numpy())]
+        allowed = rows.allowed_outcomes(space, len(goal.names))
+        columns += [("feasible", goal.feasible(allowed).numpy())]
         if goal.num_objectives > 1:
-            columns += [("front", goal.front(Y).numpy())]
+            columns += [("front", goal.front(allowed).numpy())]
     columns += [("noise", rows.noise.numpy().copy()), ("status", rows.status())]
     columns += [("reason", reasons)]
     columns += [("ask", rows.asks.numpy().copy())]

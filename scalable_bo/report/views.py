@@ -177,7 +177,7 @@ def front(snapshot: Snapshot) -> Picture:
     if goal.num_objectives < 2:
         raise ValueError("A Pareto front needs several objectives. Use `plot_history` for one.")
     rows = observed(snapshot)
-    on_front = goal.front(snapshot.outcomes).numpy()[rows]
+    on_front = goal.front(snapshot.allowed).numpy()[rows]
     feasible = snapshot.feasible[rows]
     Y = snapshot.outcomes.numpy()[rows].clip(-LARGEST, LARGEST)
     kinds = (
@@ -394,7 +394,7 @@ def lines(
     axes = [Axis.of(name, space.params[name]) for name in shown]
     axes += [Axis.around(name, y, margin=0.0) for name, y in zip(outcomes, Y.T, strict=True)]
     count = len(drawn) - len(others)
-    num_first = max(1, int(goal.front(snapshot.outcomes[drawn]).sum()))
+    num_first = max(1, int(goal.front(snapshot.allowed[drawn]).sum()))
     first = ["orange"] * num_first + ["blue"] * (count - num_first)
     colours = [*first[:count], *["faint"] * len(others)]
     notes = []
@@ -422,7 +422,7 @@ def thin(count: int, limit: int) -> np.ndarray:
 def _hypervolumes(snapshot: Snapshot) -> tuple[np.ndarray, np.ndarray]:
     """Return numbers of values, and the hypervolumes of the fronts among as many of the first."""
     goal = snapshot.wanted
-    Y = snapshot.outcomes[observed(snapshot)]
+    Y = snapshot.allowed[observed(snapshot)]
     corner = goal.reference_point(Y)
     stops = thin(len(Y), POINTS_OF_CURVE) + 1
     kept = Y[:0]

@@ -160,9 +160,10 @@ class Goal:
         return Y.isfinite().all(-1) & (self.excess(Y) == 0).all(-1)
 
     def least_violating(self, Y: Tensor) -> int:
-        """Return which of values (n, m) breaks the limits least, in deviations of the outcomes."""
-        scale = Y.std(0, correction=0)
-        return int((self.excess(Y) / torch.where(scale > 0, scale, 1.0)).sum(1).argmin())
+        """Return which finite values of (n, m) break the limits least, in deviations of each."""
+        scale = Y[Y.isfinite().all(1)].std(0, correction=0)
+        excess = self.excess(Y) / torch.where(scale > 0, scale, 1.0)
+        return int(excess.sum(1).nan_to_num(math.inf).argmin())
 
     def front(self, Y: Tensor) -> Tensor:
         """Return which values (n, m) are feasible and no other's are as good in all objectives and

@@ -42,7 +42,7 @@ class StudyRecord:
         ValueError: if the storage is of a study with other settings.
     """
 
-    def __init__(self, storage: Storage, settings: Mapping[str, Any], names: Sequence[str]) -> None:
+    def __init__(self, storage: Storage, settings: Mapping[str, Any], space: Space) -> None:
         self.storage = storage
         self._shared = storage if isinstance(storage, SharedStorage) else None
         self.settings = settings
@@ -52,7 +52,7 @@ class StudyRecord:
         self._process = os.getpid()
         self._is_closed = False
         self._is_torn = False  # whether a write has begun that has not been stored
-        self._names = names
+        self._space = space
         self.goal = read_goal(settings)
         self.maximize = settings["direction"] == "maximize"
         self.wanted = self.goal or Goal.of_one(self.maximize)
@@ -63,7 +63,7 @@ class StudyRecord:
                     require_same_settings(storage.name, stored, settings)
                 if stored != settings:  # new, or of an older version that kept less
                     storage.save_settings(settings)
-            self.contents = storage.load(len(names))
+            self.contents = storage.load(space.dim)
         except BaseException:
             storage.close()
             raise
@@ -80,7 +80,8 @@ class StudyRecord:
         """Return the best feasible value; NaN if there is none, or of several objectives."""
         with self.lock:
             rows = self.rows
-            best = self.wanted.best(rows.outcomes(len(self.wanted.names))[rows.observed])
+            Y = rows.allowed_outcomes(self._space, len(self.wanted.names))
+            best = self.wanted.best(Y[rows.observed])
             return math.nan if best is None else float(rows.values[rows.observed[best]])
 
     def refresh(self) -> None:
@@ -189,7 +190,7 @@ class StudyRecord:
     def add_history(self, history: History) -> None:
         """Add data, but for those added before; raise ValueError if other data have their name."""
         with self._changing():
-            names = [*self._names, *self.wanted.names]
+            names = [*self._space.names, *self.wanted.names]
             new, completed = history.added_since(self.contents, names)
             told = history.outcomes.told_at(time.time())
             outcomes = told.select(new)
@@ -275,7 +276,7 @@ class StudyRecord:
     def _mend(self) -> None:
         """Read again what has been stored, where a write may not have been."""
         if self._is_torn:
-            self.contents = self.storage.load(len(self._names))
+            self.contents = self.storage.load(self._space.dim)
             self.num_replaced += 1  # perhaps
             self._is_torn = False
 

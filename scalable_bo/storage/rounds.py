@@ -120,10 +120,10 @@ class Result:
             solve: see ``Study.predict``.
         outcomes: (n, m) all values of several outcomes, in the order of ``Study.outcomes``; of one,
             (n, 1).
-        feasible: (n,) which points keep the constraints on outcomes.
+        feasible: (n,) which points meet the constraints of the space and keep those on outcomes.
         front: of several objectives, the feasible points that are best in some way.
-        least_violating: where no point keeps the constraints on outcomes, the one that is nearest
-            to it; ``None`` otherwise.
+        least_violating: where no point is feasible, the one that is nearest to it: of those that
+            meet the constraints of the space or, if none does, of all; ``None`` otherwise.
         goal: what is wanted of several outcomes; ``None`` of one.
     """
 
@@ -162,18 +162,19 @@ class Result:
         values = rows.values[rows.observed]
         wanted = Goal.of_one(maximize) if goal is None else goal
         Y = rows.outcomes(len(wanted.names))[rows.observed]
-        feasible = wanted.feasible(Y)
-        best = wanted.best(Y)
+        allowed = rows.allowed_outcomes(space, len(wanted.names))[rows.observed]
+        feasible = wanted.feasible(allowed)
+        best = wanted.best(allowed)
         front: tuple[FrontPoint, ...] = ()
         if wanted.num_objectives > 1:
-            on_front = wanted.front(Y)
+            on_front = wanted.front(allowed)
             pairs = zip(space.to_dicts(X[on_front]), Y[on_front].tolist(), strict=True)
             front = tuple(
                 FrontPoint(params, dict(zip(wanted.names, y, strict=True))) for params, y in pairs
             )
         least = None
         if not feasible.any():
-            row = wanted.least_violating(Y)
+            row = wanted.least_violating(allowed if allowed.isfinite().any() else Y)
             excess = dict(zip(wanted.names, wanted.excess(Y)[row].tolist(), strict=True))
             least = LeastViolating(
                 space.to_dicts(X[[row]])[0],
@@ -206,7 +207,7 @@ class Result:
         """
         if not self.front or self.goal is None:
             return {}
-        point = self.goal.reference_point(self.outcomes)
+        point = self.goal.reference_point(self.outcomes[self.feasible])
         assert point is not None  # of a front
         return dict(zip(self.goal.objectives, point.tolist(), strict=True))
 
@@ -216,7 +217,7 @@ class Result:
         if not self.front or self.goal is None:
             return math.nan
         corner = self.outcomes.new_tensor(list(self.reference_point.values()))
-        return self.goal.hypervolume(self.outcomes, corner)
+        return self.goal.hypervolume(self.outcomes[self.feasible], corner)
 
     @property
     def num_observations(self) -> int:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from scalable_bo.evaluation.evaluator import NO_NUMBER, Evaluation, LateError, storable, to_float
 from scalable_bo.space.quoting import quote
+from scalable_bo.space.space import Space
 from surrogates import checks
 
 
@@ -195,6 +196,7 @@ class Rows:
         self.notes: dict[int, str] = {}
         self.observed: list[int] = []
         self.next_told = 0
+        self._allowed = torch.empty(0, dtype=torch.bool, device="cpu")  # of the first rows
 
     def __len__(self) -> int:
         return len(self.X)
@@ -218,6 +220,12 @@ class Rows:
         """Return the values of rows (k, m), NaN where failed or not told."""
         further = _widened(self.further[rows], num_outcomes - 1)
         return torch.cat([self.values[rows][:, None], further], dim=1)
+
+    def allowed_outcomes(self, space: Space, num_outcomes: int) -> Tensor:
+        """Return the values of rows (N, m), NaN also where a point breaks a constraint."""
+        if len(new := self.X[len(self._allowed) :]):  # once a row, as functions take time
+            self._allowed = torch.cat([self._allowed, space.feasible(new)])
+        return self.outcomes(num_outcomes).masked_fill(~self._allowed[:, None], math.nan)
 
     @property
     def partly_told(self) -> Tensor:

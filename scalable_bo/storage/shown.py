@@ -30,6 +30,8 @@ def describe_names(names: Sequence[str]) -> str:
 
 def describe_excess(excess: Mapping[str, float]) -> str:
     """Return by how much limits are broken on one line, such as ``breaks weight by 0.5``."""
+    if not excess:  # all limits on outcomes are kept
+        return "breaks a constraint of the space"
     return "breaks " + ", ".join(f"{_short(n)} by {amount:.3g}" for n, amount in excess.items())
 
 

@@ -69,13 +69,14 @@ class Answers:
         with self.record.lock:
             goal = self.record.goal
             result = Result.of(self.space, self.record.rows, self.record.maximize, goal)
-        if goal is not None:
+        if goal is not None or not result.best_params:
             return result
         belief = self._belief(fits=False)
         if belief is None:
             return result
         if self._best is None or self._best[0] is not belief:
-            self._best = belief, belief.recommend(result.X, result.values)
+            allowed = result.values.masked_fill(~result.feasible, math.nan)
+            self._best = belief, belief.recommend(result.X, allowed)
         best = self._best[1]
         point = result.X[best : best + 1]
         if belief.quick_mean is not None:
@@ -95,7 +96,8 @@ class Answers:
                     f" got the outcomes {', '.join(goal.names)}. Take `result`."
                 )
             rows = self.record.rows
-            X, values = rows.X[rows.observed], rows.values[rows.observed]
+            X, values = rows.X, rows.allowed_outcomes(self.space, 1)[:, 0]
+            X, values = X[rows.observed], values[rows.observed]
         best = self._required().best_of_space(X, values)
         return self.space.to_dicts(best)[0]
 
@@ -204,9 +206,9 @@ def read_snapshot(path: str | os.PathLike[str], name: str | None = None) -> Snap
     with closing(Place(path, name).look()) as storage:
         settings = storage.load_settings()
         assert settings is not None  # a database is made with them
-        rules = [table for table in settings["space"]["constraints"] if "coefficients" in table]
-        space = Space.from_dict({**settings["space"], "constraints": rules})
-        record = StudyRecord(storage, settings, space.names)
+        given = [one for one in settings["space"]["constraints"] if "coefficients" in one]
+        space = Space.from_dict({**settings["space"], "constraints": given})
+        record = StudyRecord(storage, settings, space)
         asks = record.asks
         checkpoint = load_checkpoint(storage.checkpoints, asks[-1].number) if asks else None
         record.close()

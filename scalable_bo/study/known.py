@@ -112,9 +112,9 @@ def _batches(space: Space, record: StudyRecord) -> tuple[Tensor, ...]:
         if ask.refitted is not None or costs.get(ask.number, AskReport()).solver:
             first = ask.number
     numbers = rows.asks[rows.told].clamp_min(first - 1).numpy()
-    values = rows.values * (1.0 if record.maximize else -1.0)
-    values = torch.where(space.feasible(rows.X), values, math.nan)
+    Y = rows.allowed_outcomes(space, len(record.wanted.names))
+    values = Y[:, 0] * (1.0 if record.maximize else -1.0)
     if goal is not None:
-        values = torch.where(goal.feasible(rows.outcomes(len(goal.names))), values, math.nan)
+        values = torch.where(goal.feasible(Y), values, math.nan)
     _, sizes = np.unique(np.maximum.accumulate(numbers), return_counts=True)
     return values[rows.told].split(sizes.tolist())

@@ -183,7 +183,7 @@ class Study:
             strategy = strategy if self._team is None else self._team.of_first(strategy)
         chosen = strategy if isinstance(strategy, str) else None
         settings = make_settings(self.space.to_dict(), self.maximize, seed, chosen, goal)
-        self._record = StudyRecord(storage, settings, self.space.names)
+        self._record = StudyRecord(storage, settings, self.space)
         self._proposer = Proposer(
             self.space,
             seed,
@@ -286,8 +286,8 @@ class Study:
         """``result.best_params``, the recommended point.
 
         Raises:
-            ValueError: if there is no value yet, no point keeps the limits on outcomes, or there
-                are several objectives, whose best points are ``result.front``.
+            ValueError: if there is no value yet, no point keeps all constraints and limits, or
+                there are several objectives, whose best points are ``result.front``.
         """
         result = self.result
         if result.front:
@@ -299,7 +299,7 @@ class Study:
         if result.least_violating is not None:
             nearest = shown.describe_excess(result.least_violating.excess)
             raise ValueError(
-                "A point must keep the limits on outcomes for `best_params`, and none does: the"
+                "A point must keep all constraints and limits for `best_params`, and none does: the"
                 f" nearest {nearest}. See `result.least_violating`."
             )
         return result.best_params

@@ -16,6 +16,7 @@ from acquisition import ParallelThompsonSampling
 from acquisition.log_ei import NEGLIGIBLE_NOISE
 from scalable_bo.modelling.belief import Belief
 from scalable_bo.modelling.roughness import rough_bands
+from scalable_bo.report.page import render
 from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.space import Categorical, Float, Int, Space
 from scalable_bo.study.answers import read_snapshot
@@ -193,6 +194,54 @@ def test_a_page_of_a_stored_study_knows_the_ranges_that_constraints_leave(
 
 def test_without_noise_the_best_of_the_space_is_the_best_observed(without_noise: Study) -> None:
     assert without_noise.recommend() == without_noise.result.best_observed_params
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_what_breaks_a_constraint_of_the_space_is_not_the_best(noise: float, sign: float) -> None:
+    checked = []
+
+    def fits(params: dict[str, Any]) -> bool:
+        checked.append(params["x"])
+        return params["x"] + params["y"] <= 1.0
+
+    limit = LinearConstraint({"x": 1, "y": 2}, at_most=1.8)
+    space = Space(limit, fits, x=Float(0.0, 1.0), y=Float(0.0, 1.0))
+    study = Study(space, maximize=sign > 0, sampler=QUICK)
+    X = problems.uniform(40, 2, seed=1)
+    generator = problems.seeded(2)
+    draws = torch.randn(40, dtype=torch.float64, generator=generator)
+    values = sign * (X.sum(1) + noise * draws)
+    study.add_data(X, values)
+    allowed = space.feasible(X)
+    best = (sign * values).where(allowed, -math.inf).argmax()
+    assert study.best_value == values[best]
+    study.tell(study.ask(1), [sign * 0.5])
+    result = study.result
+    assert torch.equal(result.feasible[:40], allowed)
+    assert result.best_observed_value == study.best_value == values[best]
+    row = study.snapshot().shown_row
+    assert result.best_params == space.to_dicts(result.X[[row]])[0]
+    for params in (result.best_params, result.best_observed_params, study.recommend()):
+        assert space.feasible(space.from_dicts([params])).all()
+    checked.clear()
+    assert repr(study) and study.result.best_params == result.best_params and study.snapshot()
+    assert checked == []
+
+
+def test_where_no_point_meets_the_constraints_of_the_space_none_is_the_best() -> None:
+    limit = LinearConstraint({"x": 1}, at_most=0.0)
+    space = Space(limit, x=Float(-2.0, 2.0))
+    study = Study(space, maximize=True, sampler=QUICK)
+    study.add_data([{"x": 1.0}, {"x": 2.0}, {"x": 0.5}], [1.0, 2.1, 0.6], noise=0.01)
+    study.predict({"x": 0.0})
+    result = study.result
+    assert result.best_params == {} and math.isnan(study.best_value)
+    assert result.least_violating is not None and result.least_violating.excess == {}
+    with pytest.raises(ValueError, match="the nearest breaks a constraint of the space"):
+        _ = study.best_params
+    assert "breaks a constraint of the space" in render(study.snapshot())
+    assert study.recommend()["x"] <= 0.0
 
 
 def test_the_best_of_the_space_wants_values_of_one_objective() -> None:

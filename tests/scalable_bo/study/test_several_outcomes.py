@@ -22,6 +22,7 @@ from acquisition.outcomes import OutcomePaths, Scalarisations
 from scalable_bo.modelling.training import TrainingData
 from scalable_bo.report import views
 from scalable_bo.report.page import render
+from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Float, Int, Space
 from scalable_bo.storage.rounds import Result
@@ -46,8 +47,13 @@ def trade(params: dict[str, Any]) -> dict[str, float]:
     return {"cost": params["x"] ** 2 + off, "gain": 1.0 - (1.0 - params["x"]) ** 2 - off}
 
 
+def within(params: dict[str, Any]) -> bool:
+    return params["x"] + params["y"] <= 1.0
+
+
 def make_study(**options: Any) -> Study:
-    return Study(SPACE, **({"objectives": BOTH, "sampler": QUICK, "num_initial": 6} | options))
+    given = {"space": SPACE, "objectives": BOTH, "sampler": QUICK, "num_initial": 6}
+    return Study(**(given | options))
 
 
 def limited(params: dict[str, Any]) -> tuple[float, float]:
@@ -57,7 +63,7 @@ def limited(params: dict[str, Any]) -> tuple[float, float]:
 
 def make_limited(**options: Any) -> Study:
     settings = {"maximize": True, "outcome_constraints": {"weight": (None, 5.0)}}
-    return Study(SPACE, **(settings | {"sampler": QUICK, "num_initial": 6} | options))
+    return Study(**({"space": SPACE, "sampler": QUICK, "num_initial": 6} | settings | options))
 
 
 @pytest.mark.parametrize("strategy", ["auto", "thompson"])
@@ -229,6 +235,40 @@ def test_a_hypervolume_is_measured_from_a_limit_that_no_point_beats(
     study.tell(study.ask(len(told)), told)
     assert study.result.reference_point == pytest.approx(corner)
     assert study.result.hypervolume == pytest.approx(volume)
+
+
+@pytest.mark.parametrize("kind", ["linear", "function"])
+def test_what_breaks_a_constraint_of_the_space_is_not_on_the_front(
+    kind: str, tmp_path: Path
+) -> None:
+    limit = LinearConstraint({"x": 1.0, "y": 1.0}, at_most=1.0)
+    space = Space(limit if kind == "linear" else within, x=Float(0.0, 1.0), y=Float(0.0, 1.0))
+    study = make_study(space=space, path=tmp_path / "study")
+    X = [{"x": 0.9, "y": 0.9}, {"x": 0.3, "y": 0.3}, {"x": 0.4, "y": 0.4}]
+    study.add_data(X, [(1.0, 9.0), (2.0, 1.0), (3.0, 2.0)])
+    alone = make_study()
+    alone.add_data(X[1:], [(2.0, 1.0), (3.0, 2.0)])
+    result = study.result
+    assert result.front == alone.result.front
+    assert result.hypervolume == alone.result.hypervolume
+    assert result.reference_point == alone.result.reference_point
+    frame = study.to_dataframe()
+    assert frame["feasible"].tolist() == frame["front"].tolist() == [False, True, True]
+    looks = [study.snapshot()]
+    if kind == "linear":  # functions are not kept
+        looks.append(read_snapshot(tmp_path / "study"))
+    for snapshot in looks:
+        assert sorted(snapshot.ranked[:2]) == [1, 2]
+        assert f">{result.hypervolume:.4g}<" in render(snapshot)
+
+
+def test_the_point_that_is_nearest_to_the_limits_meets_the_constraints_of_the_space() -> None:
+    study = make_limited(space=Space(within, x=Float(0.0, 1.0), y=Float(0.0, 1.0)))
+    study.add_data([{"x": 0.9, "y": 0.9}, {"x": 0.3, "y": 0.3}], [(1.0, 4.0), (1.0, 6.0)])
+    least = study.result.least_violating
+    assert least is not None and least.params == {"x": 0.3, "y": 0.3}
+    assert study.snapshot().shown_row == 1
+    assert math.isnan(study.best_value) and study.result.feasible.tolist() == [False, False]
 
 
 def test_of_equal_values_the_first_is_the_best_everywhere() -> None:
