@@ -11,13 +11,14 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from acquisition.log_ei import LIGHT_SAMPLER
 from acquisition.multistart import FunctionOfPoints
+from acquisition.outcomes import Demands, OutcomePaths, only_output
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.fitting import fit_surrogate
 from scalable_bo.modelling.roughness import is_rough, rough_bands
@@ -110,6 +111,14 @@ class Belief:
         """Return the mean (k,) of what is 1 or 0, between both."""
         return self.mean(X).clamp(0.0, 1.0)
 
+    @torch.no_grad()
+    def demands(self) -> Demands:
+        """Return the demand to be as likely to succeed as the points that did are on average."""
+        mean = self.model.paths(1, generator=torch.Generator().manual_seed(0)).mean
+        told = self.data.U[self.data.signed > 0].to(self.model.train_inputs[0])
+        usual = self.data.values_of(mean(told)).mean()
+        return Demands(lambda U: self.data.values_of(mean(U)), usual.unsqueeze(0))
+
     def _is_noisy(self, X: Tensor, values: Tensor) -> bool:
         """Whether what is best among points X (n, d) with ``values`` (n,) must heed noise. Learned
         noise counts where the values around the best mean do not tell that it is the function's;
@@ -150,10 +159,11 @@ class Belief:
             return int(ranked[(self.sign * self.quick_mean(X[ranked])).argmax()])
         return int(ranked[self._merits(self.space.normalize(X[ranked])).argmax()])
 
-    def best_of_space(self, X: Tensor, values: Tensor) -> Tensor:
+    def best_of_space(self, X: Tensor, values: Tensor, success: Belief | None = None) -> Tensor:
         """Return the point (1, d) of the whole space that is best even at the worse end of its
         band; of the evaluated points X (n, d) with ``values`` (n,), as of :meth:`recommend`, where
-        noise is negligible.
+        noise is negligible. Another point must be as likely to succeed as those that did on
+        average, by the belief in ``success`` if there is one.
         """
         best = X[:0]
         if values.isfinite().any():
@@ -164,10 +174,14 @@ class Belief:
         options = self.space.acquisition_options(like)
         cube = self.space.cube.to(like)
         search = LIGHT_SAMPLER(self.model, cube, seed=0, repeats=True, **options)
-        functions = cast(Any, (FunctionOfPoints(self._cautious),))  # maximised as paths are
-        found = search.generate(1, paths=functions)
+        function: Any = FunctionOfPoints(self._cautious)  # maximised as a path is
+        demands = None if success is None else success.demands()
+        if demands is not None:
+            function = OutcomePaths((function,), only_output, demands=demands)
+        found = search.generate(1, paths=(function,))
         with torch.no_grad():
-            best = torch.cat([best, self.space.unnormalize(found.to("cpu", torch.float64))])
+            if demands is None or not len(best) or demands.success(found) >= demands.least:
+                best = torch.cat([best, self.space.unnormalize(found.to("cpu", torch.float64))])
             return best[[int(self._merits(self.space.normalize(best)).argmax())]]
 
     @cached_property

@@ -98,7 +98,7 @@ class Answers:
             rows = self.record.rows
             X, values = rows.X, rows.allowed_outcomes(self.space, 1)[:, 0]
             X, values = X[rows.observed], values[rows.observed]
-        best = self._required().best_of_space(X, values)
+        best = self._required().best_of_space(X, values, self.success())
         return self.space.to_dicts(best)[0]
 
     def predict(self, params: Any) -> Predicted:

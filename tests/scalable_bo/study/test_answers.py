@@ -196,6 +196,21 @@ def test_without_noise_the_best_of_the_space_is_the_best_observed(without_noise:
     assert without_noise.recommend() == without_noise.result.best_observed_params
 
 
+def test_the_best_of_the_space_is_where_evaluations_succeed() -> None:
+    space = Space(x=Float(0.0, 1.0), y=Float(0.0, 1.0))
+    X = problems.uniform(40, 2)
+    noise = 0.1 * problems.normal(40, 1).squeeze(1)
+    values = 3.0 * X[:, 0] - (X[:, 1] - 0.5).square() + noise
+    study = Study(space, maximize=True)
+    study.add_data(X, torch.where(X[:, 0] > 0.5, math.nan, values))
+    found = study.recommend()
+    assert found["x"] <= 0.5
+    assert found != study.best_params
+    usual = study.predict(study.result.X).success
+    assert usual is not None
+    assert study.predict(found).success >= usual.mean() - 1e-6
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 def test_what_breaks_a_constraint_of_the_space_is_not_the_best(noise: float, sign: float) -> None:
