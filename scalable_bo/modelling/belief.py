@@ -161,9 +161,8 @@ class Belief:
 
     def best_of_space(self, X: Tensor, values: Tensor, success: Belief | None = None) -> Tensor:
         """Return the point (1, d) of the whole space that is best even at the worse end of its
-        band; of the evaluated points X (n, d) with ``values`` (n,), as of :meth:`recommend`, where
-        noise is negligible. Another point must be as likely to succeed as those that did on
-        average, by the belief in ``success`` if there is one.
+        band; of those that :meth:`recommend` may return where noise is negligible. Others must be
+        as likely as these on average to succeed, by the belief in ``success`` if there is one.
         """
         best = X[:0]
         if values.isfinite().any():

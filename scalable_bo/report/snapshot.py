@@ -22,6 +22,7 @@ from scalable_bo.storage.record import StudyRecord, describe_settings
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import Rows
 from scalable_bo.storage.storage import Ask, Source
+from surrogates.models.fresh import EXACT_UP_TO
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,8 +124,8 @@ class Snapshot:
             low, high = front.aminmax(dim=0)
             scaled = (front - low) / torch.where(high > low, high - low, 1.0)
             return rows[int(on_front[scaled.amin(1).argmax()])]
-        is_designed = all(ask.refitted is None for ask in self.asks)
-        if self.goal is not None or not self.beliefs or is_designed:
+        is_slow = len(rows) > EXACT_UP_TO and all(ask.refitted is None for ask in self.asks)
+        if self.goal is not None or is_slow or not self.beliefs:
             return self.best_row
         return rows[self.beliefs[0].recommend(self.rows.X[rows], Y[:, 0])]
 

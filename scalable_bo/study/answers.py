@@ -168,7 +168,7 @@ class Answers:
 
     def _belief(self, *, fits: bool) -> Belief | None:
         """Return the posterior of all values by the hyperparameters of the last ask; before one,
-        ``None`` or, if it ``fits``, by those of a fit.
+        by those of a fit to the same values or, if none has been made, ``None`` unless it ``fits``.
         """
         known = Known(self.space, self.record)
         surrogate = self.surrogate
@@ -177,12 +177,15 @@ class Answers:
             with self.asking:
                 surrogate.restore(known, solves=fits or few_enough)
         fitted = surrogate.fitted
-        if fitted is None and not (fits and known.num_observed >= FEWEST_VALUES):
+        fits &= known.num_observed >= FEWEST_VALUES
+        kept = self._kept
+        if fitted is None and not (fits or kept and few_enough):
             return None
         data = known.data(known.num_observed)
-        kept = self._kept
         if kept is not None and kept[0] is fitted and torch.equal(kept[1], data.signed):
             return kept[2]
+        if fitted is None and not fits:
+            return None
         model, data = surrogate.of(data, fitted)
         (sign,) = self.record.wanted.signs
         mean = None if few_enough else surrogate.mean_of_last_ask(known)

@@ -740,9 +740,8 @@ class Study:
     def recommend(self) -> dict[str, Any]:
         """Return the parameters that the surrogate holds for the best of the whole space, evaluated
         or not: where values are noisy the point that is best even two posterior standard deviations
-        to the worse side of its mean, by a search; where they are not the best observed point. One
-        that was not evaluated is as likely to succeed as those that succeeded are on average, if it
-        is learned where evaluations fail. ``result.best_params`` is the best evaluated one.
+        to the worse side of its mean, by a search, if it is as likely to succeed as evaluated ones
+        are on average. Otherwise it is ``result.best_params``, the best evaluated one.
 
         Raises:
             ValueError: if there are fewer than two values, or several outcomes.

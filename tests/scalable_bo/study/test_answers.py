@@ -16,9 +16,11 @@ from acquisition import ParallelThompsonSampling
 from acquisition.log_ei import NEGLIGIBLE_NOISE
 from scalable_bo.modelling.belief import Belief
 from scalable_bo.modelling.roughness import rough_bands
+from scalable_bo.report import snapshot
 from scalable_bo.report.page import render
 from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.space import Categorical, Float, Int, Space
+from scalable_bo.study import answers
 from scalable_bo.study.answers import read_snapshot
 from scalable_bo.study.study import Study
 from surrogates.models.data import data_sets
@@ -328,6 +330,38 @@ def test_before_a_surrogate_the_best_value_is_recommended_and_nothing_predicted(
     assert study.result.best_params == batch.params[1]
     assert math.isnan(study.result.predicted_value)
     assert math.isnan(study.result.predicted_std)
+
+
+def test_a_prediction_makes_a_surrogate_to_recommend_by_until_there_are_more_values() -> None:
+    study = Study(SPACE, maximize=False)
+    variances = torch.tensor([1e-4, 100.0]).repeat(15)
+    noise = variances.sqrt() * problems.normal(30, 1, seed=1).squeeze(1)
+    study.add_data(points(30), bowl(points(30)) + noise, noise=variances)
+    lucky = study.result
+    assert lucky.best_params == lucky.best_observed_params
+    study.predict({"x": 0.0, "idle": 1.0})
+    result = study.result
+    assert bowl(SPACE.from_dicts([result.best_params])) < 0.2
+    assert result.best_params != result.best_observed_params == lucky.best_params
+    assert not math.isnan(result.predicted_value)
+    row = study.snapshot().shown_row
+    assert result.best_params == SPACE.to_dicts(points(30)[[row]])[0]
+    study.add_data(points(31)[30:], [0.0], noise=[1.0])
+    assert math.isnan(study.result.predicted_value)
+
+
+def test_a_surrogate_of_many_values_is_not_asked_before_an_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = Study(SPACE, maximize=False)
+    study.add_data(points(20), bowl(points(20)))
+    study.predict({"x": 0.0, "idle": 1.0})
+    assert not math.isnan(study.result.predicted_value)
+    for module in (answers, snapshot):
+        monkeypatch.setattr(module, "EXACT_UP_TO", 19)
+    monkeypatch.setattr(Belief, "recommend", None)
+    assert math.isnan(study.result.predicted_value)
+    assert study.snapshot().shown_row == int(bowl(points(20)).argmin())
 
 
 def test_known_variances_decide_whether_noise_is_negligible() -> None:
