@@ -7,7 +7,7 @@ Excel writes such a character as its code, such as ``_x000D_``, and so does this
 from __future__ import annotations
 
 import re
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,12 +58,13 @@ def read_excel(path: Path) -> pd.DataFrame:
         ValueError: if a formula has no stored value, as where no spreadsheet program wrote it.
     """
     load = partial(openpyxl.load_workbook, path, read_only=True)
-    with closing(load(data_only=True)) as values, closing(load()) as formulas:
-        sheets = values.worksheets[0], formulas.worksheets[0]
-        for sheet in sheets:
-            sheet.reset_dimensions()  # which some programs write wrong
-        both = zip(*(sheet.iter_rows() for sheet in sheets), strict=True)
-        rows = [list(map(_read, *cells)) for cells in both]
+    with ExitStack() as open_ones:
+        both = []
+        for only_values in (True, False):
+            book = open_ones.enter_context(closing(load(data_only=only_values)))
+            book.worksheets[0].reset_dimensions()  # which some programs write wrong
+            both.append(open_ones.enter_context(closing(book.worksheets[0].iter_rows())))
+        rows = [list(map(_read, *cells)) for cells in zip(*both, strict=True)]
     while rows and not any(value != "" for value in rows[-1]):
         rows.pop()
     width = max(map(len, rows), default=0)

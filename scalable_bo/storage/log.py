@@ -69,7 +69,8 @@ def pack(write: Write) -> bytes:
             parts = map(plain, (value.values, value.noise, value.further))
             return {"outcomes": [*parts, reasons, plain(value.times)]}
         if isinstance(value, Contents | Rows):
-            return {type(value).__name__: plain(vars(value))}
+            public = {name: one for name, one in vars(value).items() if name[0] != "_"}
+            return {type(value).__name__: plain(public)}
         if isinstance(value, Mapping):
             return {"mapping": [[key, plain(one)] for key, one in value.items()]}
         if type(value) in _DATACLASSES.values():

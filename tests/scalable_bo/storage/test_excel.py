@@ -1,5 +1,6 @@
 """Excel files: what is written comes back, and what spreadsheets of people hold is understood."""
 
+import os
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -84,3 +85,12 @@ def test_a_heading_that_is_there_twice_is_refused(tmp_path: Path) -> None:
 
 def test_an_empty_file_has_no_cells(tmp_path: Path) -> None:
     assert read_excel(book(tmp_path / "empty.xlsx", [])).empty
+
+
+def test_a_file_that_is_refused_is_closed(tmp_path: Path) -> None:
+    path = book(tmp_path / "past.xlsx", [["x", "score"], [0.25, "=1+1"], [0.5, 1.0]])
+    with pytest.raises(ValueError, match="has no stored value") as refused:
+        read_excel(path)
+    opened = [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    assert refused.value.args  # while the traceback lives
+    assert str(path) not in opened
