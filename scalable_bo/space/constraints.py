@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Self
 
 import numpy as np
@@ -174,37 +175,22 @@ class LinearConstraint:
         if is_real:
             low, high = self._limits
             margin = -min(margin, 0.25 * (high - low)) if like.dtype == torch.float32 else rounding
-        signed = []  # Σ sign · coefficient · value ≥ sign · limit
+        # Σ sign · coefficient · value ≥ sign · limit − margin, of an equality = limit
+        signed = [(1.0, self.at_least), (-1.0, self.at_most)]
         if self.is_equality:
-            signed.append((1.0, self.at_least, 0.0))
-        else:
-            signed += [
-                (s, limit, margin)
-                for s, limit in ((1.0, self.at_least), (-1.0, self.at_most))
-                if limit is not None
-            ]
-        starts = {}
-        first = 0
-        for name, param in params.items():
-            starts[name] = first
-            first = first + param.num_columns
-        terms = [
-            (starts[name], _line(params[name]), c) for name, c in self.coefficients.items() if c
-        ]
+            signed, margin = signed[:1], 0.0
+        limits = [(sign, sign * limit) for sign, limit in signed if limit is not None]
+        widths = (param.num_columns for param in params.values())
+        starts = dict(zip(params, accumulate(widths, initial=0), strict=False))
+        # Lines of numbers alone, as check() has refused categorical parameters
+        terms = [(starts[n], params[n].line, c) for n, c in self.coefficients.items() if c]  # type: ignore[union-attr]
         if any(param.log for _, param, _ in terms):
-            return {
-                "nonlinear_inequality_constraints": [
-                    _at_least(terms, sign, sign * (limit or 0.0) - slack)
-                    for sign, limit, slack in signed
-                ]
-            }
+            found = [_at_least(terms, sign, least - margin) for sign, least in limits]
+            return {"nonlinear_inequality_constraints": found}
         indices = torch.tensor([column for column, _, _ in terms], device="cpu")
-        widths = like.new_tensor([c * (param.high - param.low) for _, param, c in terms])
+        slopes = like.new_tensor([c * (param.high - param.low) for _, param, c in terms])
         offset = sum(c * param.low for _, param, c in terms)
-        rows = [
-            (indices, sign * widths, sign * ((limit or 0.0) - offset) - slack)
-            for sign, limit, slack in signed
-        ]
+        rows = [(indices, s * slopes, least - s * offset - margin) for s, least in limits]
         return {"equality_constraints" if self.is_equality else "inequality_constraints": rows}
 
     def __str__(self) -> str:
@@ -298,11 +284,6 @@ def allows(constraint: CallableConstraint, params: dict[str, Any]) -> bool:
         raise TypeError(
             f"A constraint must return True or False, or a number, got {quote(answer)}."
         ) from error
-
-
-def _line(param: Parameter) -> Float:
-    assert not isinstance(param, Categorical)  # check() has refused it
-    return param.line
 
 
 def _at_least(
