@@ -197,8 +197,11 @@ class Auto(GoalSolver):
         choice = self.choose(request.system, request.rhs.shape[1], request.generator, is_posterior)
         notes = [choice.reason]
         solver = self._patient(choice, request)
-        if isinstance(system, KernelSystem) and _begins_in_float32(system, solver):
-            request.coarse = system.to(torch.float32)
+        if isinstance(system, KernelSystem) and isinstance(solver, IterativeSolver):
+            single = torch.finfo(torch.float32)
+            is_held = bool(system.smallest_noise > single.tiny / single.eps)
+            if is_held and system.dtype == torch.float64:
+                request.coarse = system.to(torch.float32)
         solution = solver._solve(request)
         request.coarse = None
         notes.append(solution.note)
@@ -283,14 +286,6 @@ class Auto(GoalSolver):
 def preconditioner_bytes(n: int, rank: int, dtype: torch.dtype) -> int:
     """Return the bytes that a preconditioner takes: three copies of its (n, ``rank``) factor."""
     return 3 * n * rank * dtype.itemsize
-
-
-def _begins_in_float32(system: KernelSystem, solver: Solver) -> bool:
-    """Return whether an iterative ``solver`` of a float64 ``system`` may begin in float32."""
-    is_iterative = isinstance(solver, IterativeSolver)
-    single = torch.finfo(torch.float32)
-    is_held = bool(system.smallest_noise > single.tiny / single.eps)
-    return is_iterative and is_held and system.dtype == torch.float64
 
 
 def _direct_cost(system: KernelSystem, num_columns: int) -> float:

@@ -108,11 +108,11 @@ class DeterminantalSampler(RowSampler):
             table[j + 1, 1:] = torch.logaddexp(table[j, 1:], table[j, :-1] + logs[j])
         # The weight of the others, when l are from the first r
         from_rest = torch.arange(size, -1, -1, dtype=torch.float64, device="cpu")
-        log_others = torch.where(
-            from_rest <= others,
-            _log_binomial(others, from_rest) + from_rest * math.log(self.floor),
-            -math.inf,
-        )
+        not_picked = (others - from_rest).clamp_min(0.0)
+        log_ways = math.lgamma(others + 1) - torch.lgamma(from_rest + 1)
+        log_ways = log_ways - torch.lgamma(not_picked + 1)
+        log_others = log_ways + from_rest * math.log(self.floor)
+        log_others[from_rest > others] = -math.inf
         remaining = int(
             torch.multinomial(torch.softmax(table[r] + log_others, 0), 1, generator=generator)
         )
@@ -161,10 +161,6 @@ def _project(span: Tensor, generator: torch.Generator) -> Tensor:
             0, torch.tensor(rows, device=span.device), 0.0
         )
     return torch.tensor(rows, device=span.device)
-
-
-def _log_binomial(n: int, k: Tensor) -> Tensor:
-    return math.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma((n - k).clamp_min(0.0) + 1)
 
 
 def draw_without_replacement(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:

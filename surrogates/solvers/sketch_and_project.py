@@ -263,7 +263,10 @@ class SketchAndProject(IterativeSolver[KernelSystem, Blocks, SketchAndProjectSta
                 system.rows, state.W, state.momentum, index, D, self._nu(system.n, state.block_size)
             )
         steps = state.count + 1
-        average = self._averaged(system, state, W, steps)
+        average = state.average
+        num_averaged = steps - self._first_averaged(system, state.block_size) + 1
+        if average is not None and num_averaged >= 1:
+            average.lerp_(W, 1.0 / num_averaged)
         state = replace(
             state,
             count=steps,
@@ -299,14 +302,6 @@ class SketchAndProject(IterativeSolver[KernelSystem, Blocks, SketchAndProjectSta
             momentum = momentum.restarted(diverged, W, plain)
         step = torch.where(damped, STEP_REDUCTION * state.step, state.step)
         return replace(state, W=W, momentum=momentum, step=step, monitor=monitor)
-
-    def _averaged(
-        self, system: KernelSystem, state: SketchAndProjectState, W: Tensor, count: int
-    ) -> Tensor | None:
-        number = count - self._first_averaged(system, state.block_size) + 1
-        if state.average is None or number < 1:
-            return state.average
-        return state.average.lerp_(W, 1.0 / number)
 
     def _first_averaged(self, system: KernelSystem, block_size: int) -> int:
         return math.ceil(0.5 * self.max_epochs * system.n / block_size)
