@@ -296,8 +296,16 @@ class _Improvement:
         given, improved_on = self._given(pending, num_draws, seed, demands)
         if has_form:
             ((model, part, values),) = given
-            best = (self.sign * values).amax(0)
-            return FunctionOfPoints(partial(_log_improvement, model, part, self.sign, best))
+            highest = (self.sign * values).amax(0)
+
+            def improvement(X: Tensor) -> Tensor:
+                means, variances = part.moments(model.transform_inputs(X))
+                deviations = variances.sqrt().unsqueeze(1)
+                excesses = LogImprovement.apply((self.sign * means - highest) / deviations)
+                gains = excesses + deviations.log()
+                return torch.logsumexp(gains, dim=1) - math.log(gains.shape[1])
+
+            return FunctionOfPoints(improvement)
         Y = self._outputs(improved_on, [values for *_, values in given])
         objective, improved = self._drawn_objective(Y, seed)
         best = improved.amax(1, keepdim=True)
@@ -500,19 +508,6 @@ def _log_growth(boxes: Tensor, means: Tensor, deviations: Tensor) -> Tensor:
     rest = (above - beyond).clamp_min(torch.finfo(low.dtype).eps)
     gains = above + log1mexp(-rest.masked_fill(unbounded, math.inf)) + scale.log()
     return gains.sum(-1).logsumexp(-1)
-
-
-def _log_improvement(
-    model: PathwiseGP, posterior: _Posterior, sign: float, best: Tensor, X: Tensor
-) -> Tensor:
-    """Return the logarithm (k,) of the expected improvement over the best values (s,) that a
-    model's one output, given s vectors of values, has at points X (k, d).
-    """
-    means, variances = posterior.moments(model.transform_inputs(X))
-    deviations = variances.sqrt().unsqueeze(1)
-    excesses: Tensor = LogImprovement.apply((sign * means - best) / deviations)
-    values = excesses + deviations.log()
-    return torch.logsumexp(values, dim=1) - math.log(values.shape[1])
 
 
 class LogImprovement(torch.autograd.Function):

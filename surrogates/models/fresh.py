@@ -164,7 +164,11 @@ class FreshGP(SingleTaskGP):
             common = self._noise_of_values(inputs)
             noise = common.mT if self.num_outputs > 1 else common.squeeze(-1)
             noise = noise.expand(torch.broadcast_shapes(noise.shape, inputs.shape[:-1]))
-        with direct_algebra(), as_given(), relative_jitter(self):
+        # By the variances, whose differences may be what is factorised
+        variance = self.covar_module(self.train_inputs[0], diag=True).max().item()
+        jitter = 10.0 * torch.finfo(torch.float64).eps * variance
+        relative = gpytorch.settings.cholesky_jitter(float_value=jitter, double_value=jitter)
+        with direct_algebra(), as_given(), relative:
             posterior = self._exact_posterior().with_data(inputs, targets, noise, **kwargs)
             model = self._without_state()
             model.train_inputs = tuple(X.to(posterior.dtype) for X in posterior.model.train_inputs)
@@ -495,17 +499,6 @@ def direct_algebra() -> Iterator[None]:
         gpytorch.settings.fast_computations(False, False, False),
         gpytorch.settings.max_cholesky_size(sys.maxsize),
     ):
-        yield
-
-
-@contextmanager
-def relative_jitter(model: SingleTaskGP) -> Iterator[None]:
-    """Let the jitter of GPyTorch's factorisations be measured by the variances of ``model``, whose
-    differences they may be of.
-    """
-    variance = model.covar_module(model.train_inputs[0], diag=True).max().item()
-    jitter = 10.0 * torch.finfo(torch.float64).eps * variance
-    with gpytorch.settings.cholesky_jitter(float_value=jitter, double_value=jitter):
         yield
 
 

@@ -34,7 +34,10 @@ class MainEffectsKernel(Kernel):
         if not diag:
             first = first.unsqueeze(-2)
             second = second.unsqueeze(-3)
-        return mean_of_matern52(first, second)
+        # One input at a time: all of them at once would hold d arrays as large as the result
+        pairs = zip(first.unbind(-1), second.unbind(-1), strict=True)
+        total: Tensor = sum(matern52((x - z).abs())[0] for x, z in pairs)  # type: ignore[assignment]
+        return total / x1.shape[-1]
 
     def summands(self) -> AdditiveKernel:
         """Return the same kernel as a sum of others, which share no parameters with it."""
@@ -46,14 +49,6 @@ class MainEffectsKernel(Kernel):
             part.outputscale = torch.ones_like(lengthscale) / len(lengthscales)
             parts.append(part)
         return AdditiveKernel(*parts)
-
-
-def mean_of_matern52(first: Tensor, second: Tensor) -> Tensor:
-    """Return (1/d) Σᵢ κ(|xᵢ − zᵢ|) of points (..., d) in units of ℓ / √5 that broadcast."""
-    # One input at a time: all of them at once would hold d arrays as large as the result
-    pairs = zip(first.unbind(-1), second.unbind(-1), strict=True)
-    total: Tensor = sum(matern52((x - z).abs())[0] for x, z in pairs)  # type: ignore[assignment]
-    return total / first.shape[-1]
 
 
 def matern52(r: Tensor) -> tuple[Tensor, Tensor]:
