@@ -246,12 +246,6 @@ def condensed(
     return functions if agree else None
 
 
-def furthest(points: Tensor, values: Tensor) -> Tensor:
-    """Return each path's points (s, k, d) of the largest values (s, k), to go on from."""
-    best = values.topk(min(FEWEST_STARTS, points.shape[1]), dim=1).indices
-    return points.take_along_dim(best.unsqueeze(-1), dim=1)
-
-
 class _Ascent:
     """Where an ascent stands: X (s, k, d), what the first k of the K starts of each function have
     led to.

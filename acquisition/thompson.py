@@ -31,7 +31,6 @@ from acquisition.multistart import (
     SharedFunctions,
     ascend,
     condensed,
-    furthest,
     screen,
 )
 from acquisition.outcomes import (
@@ -453,7 +452,7 @@ class ParallelThompsonSampling:
             points, values = climb(
                 of_few_terms, starts, num_steps=self.num_steps, learning_rate=rate
             )
-            starts = furthest(points, sign * values)
+            starts = best_first(points, sign * values)[:, :FEWEST_STARTS]
             rate = LAST_RATE * rate
         points, values = climb(functions, starts, num_steps=num_steps, learning_rate=rate)
         return best_first(points, sign * values)
