@@ -186,13 +186,15 @@ def _stored(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> St
         batch = tensors[f"{PARAMETER}likelihood.noise_covar.raw_noise"].shape[:-1]
         likelihood = kind(**of["arguments"], batch_shape=batch).to(inputs)
         _give(likelihood.noise_covar, description["noise_covar"])
+    of = description["mean_module"]
+    mean = _named(of["type"], MEANS)(batch_shape=torch.Size(of["batch_shape"]))
     arguments = {
         "train_X": inputs,
         "train_Y": columns,
         "train_Yvar": None if noise is None else torch.ones_like(columns),
         "likelihood": likelihood,
         "covar_module": _kernel_from(description["covar_module"]).to(inputs),
-        "mean_module": _mean_from(description["mean_module"]).to(inputs),
+        "mean_module": _give(mean, of).to(inputs),
         **{name: _transform_from(description[name], inputs) for name in TRANSFORMS},
         **description["settings"],
     }
@@ -233,9 +235,7 @@ def _kernel_from(table: Mapping[str, Any]) -> Kernel:
     arguments = dict(table["arguments"])
     if "batch_shape" in arguments:
         arguments["batch_shape"] = torch.Size(arguments["batch_shape"])
-    kernel = kind(*parts, **arguments)
-    _give(kernel, table)
-    return kernel
+    return _give(kind(*parts, **arguments), table)
 
 
 def _mean_of(mean: Mean) -> dict[str, Any]:
@@ -246,12 +246,6 @@ def _mean_of(mean: Mean) -> dict[str, Any]:
         "batch_shape": list(mean.batch_shape),
         **_own_of(mean),
     }
-
-
-def _mean_from(table: Mapping[str, Any]) -> Mean:
-    mean = _named(table["type"], MEANS)(batch_shape=torch.Size(table["batch_shape"]))
-    _give(mean, table)
-    return mean
 
 
 def _own_of(module: Module) -> dict[str, Any]:
@@ -288,13 +282,14 @@ def _constraint_from(table: Mapping[str, Any]) -> constraints.Interval:
     return kind(*map(table.get, CONSTRAINTS[kind]), **plain)
 
 
-def _give(module: Module, table: Mapping[str, Any]) -> None:
-    """Give a module its constraints and priors; the tensors of a state come later."""
+def _give(module: Any, table: Mapping[str, Any]) -> Any:
+    """Return a module with its constraints and priors; the tensors of a state come later."""
     for name, of in table["constraints"].items():
         module.register_constraint(name, _constraint_from(of))
     for name, of in table["priors"].items():
         prior = _named(of["type"], PRIORS)(*map(torch.as_tensor, of["arguments"].values()))
         module.register_prior(name, prior, PRIOR_OF.get(name, name.removesuffix("_prior")))
+    return module
 
 
 def _transform_of(model: Any, name: str) -> dict[str, Any] | None:
