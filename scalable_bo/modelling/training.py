@@ -228,6 +228,10 @@ class TrainingData:
             U, y[:, None], None, scale, offset, signed, warp, scale_name, kept, density
         )
 
+    def equals(self, other: TrainingData) -> bool:
+        """Whether both are of the same points and values."""
+        return torch.equal(self.signed, other.signed) and torch.equal(self.U, other.U)
+
     def part(self, rows: Tensor) -> TrainingData:
         """Return plain data of some rows (m,), standardised by themselves."""
         noise = None if self.noise is None else self.noise[rows, 0] * self.scale * self.scale

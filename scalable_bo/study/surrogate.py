@@ -6,7 +6,7 @@ Notation: n values known to an ask; ``U (k, e)`` points of the unit cube.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -199,7 +199,9 @@ class OutcomeModels:
         refit = not refits or known.has_grown(few)
         # The fit is of the values of the last refit as they stand now, so that a restart repeats it
         basis = data if refit else known.outcome_data(refits[-1].num_observed)
-        if refit or not _are_alike(basis, self._fitted_to):
+        is_known = len(basis) == len(self._fitted_to)
+        is_known = is_known and all(map(TrainingData.equals, basis, self._fitted_to))
+        if refit or not is_known:
             generator = self.randomness(known.number if refit else refits[-1].number)
             few = max(len(part.U) for part in basis) <= MOST_OF_FEW
             fit = partial(fit_warped, self.factory, few=few, scales=["plain"])
@@ -207,10 +209,3 @@ class OutcomeModels:
             self._fitted_to = basis
         pairs = zip(data, self._fitted, strict=True)
         return [self.factory.build(part, fitted) for part, fitted in pairs], data, refit
-
-
-def _are_alike(one: Sequence[TrainingData], other: Sequence[TrainingData]) -> bool:
-    return len(one) == len(other) and all(
-        torch.equal(first.signed, second.signed) and torch.equal(first.U, second.U)
-        for first, second in zip(one, other, strict=True)
-    )
