@@ -116,8 +116,7 @@ def _search(
         finally:
             search.best.write_to(model)
         return
-    given = apart(given)
-    best = given
+    best = given = apart(given)
     try:
         noisy = noisy_start(given, variance)
         if noisy is not None:

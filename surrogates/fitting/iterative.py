@@ -137,7 +137,7 @@ def fit_iterative(
         solved = coordinates.value.clone()
         gradient = coordinates.pull_gradient()
         rise.add(solved, gradient)
-        if not rise.is_finite:
+        if not bool(torch.isfinite(gradient).all()):
             raise FloatingPointError(
                 f"The gradient is not finite at step {step}; the model is as it was. Use"
                 " float64, or more noise."
@@ -177,11 +177,9 @@ def draw_probes(
         return standard_normal((len(X), num_probes), X, generator).sign()
     noise = standard_normal((len(X), num_probes), X, generator)
     noise *= noise_at(model.likelihood, X).detach().sqrt().unsqueeze(-1)
-    kernel = model.covar_module
-    d = X.shape[1]
     prior = PriorPaths.draw(
-        kernel,
-        d,
+        model.covar_module,
+        X.shape[1],
         num_probes,
         num_features=num_features,
         num_draws=num_probes,
@@ -244,17 +242,14 @@ def backward_log_likelihood(
         initial: (n, 1 + s) warm start.
     """
     X = model.train_inputs[0]
-    y = model.train_targets
     kernel = model.covar_module
-    n = len(X)
     s = Z.shape[1]
-    noise = noise_at(model.likelihood, X).detach().expand(n)
+    noise = noise_at(model.likelihood, X).detach().expand(len(X))
     system = KernelSystem(
         kernel_operator(kernel, X, memory_budget=getattr(model, "memory_budget", None)), noise
     )
-    solution = solver.solve(
-        system, torch.cat([(y - model.mean_module(X)).unsqueeze(1), Z], dim=1), initial=initial
-    )
+    residuals = (model.train_targets - model.mean_module(X)).unsqueeze(1)
+    solution = solver.solve(system, torch.cat([residuals, Z], dim=1), initial=initial)
     del system
     v = solution.value[:, :1]
     U = solution.value[:, 1:]
@@ -293,10 +288,6 @@ class _Rise:
         if self._last is not None:
             self.value += (0.5 * (point[1] + self._last[1]) @ (point[0] - self._last[0])).item()
         self._last = point
-
-    @property
-    def is_finite(self) -> bool:
-        return self._last is None or bool(torch.isfinite(self._last).all())
 
     def has_ended(self, tolerance: float, patience: int = 5) -> bool:
         """Return whether for over ``patience`` calls there was no rise by the ``tolerance``."""

@@ -79,7 +79,9 @@ def simplify(model: SingleTaskGP, *, callback: StepCallback | None = None) -> Si
     shared = search.maximise(shared_start, index, in_proportion=True)
     of_shared = score(shared, in_proportion=True)
     explanations = [(shared, of_shared, GAIN_ON_NOISE, IN_PROPORTION)]
-    if _has_proportions(present):
+    parts = lengthscale_limits(present.covar_module, present.X)
+    learned = [raw for part, _, _ in parts if (raw := part.raw_lengthscale).requires_grad]
+    if any(raw.numel() > 1 for raw in learned):
         free = search.maximise(expectation.given_to(start), index)
         explanations.append((free, score(free), NEEDED_NATS, EXPECTED))
     explanations.append((present, of_present, NEEDED_NATS, ""))
@@ -98,12 +100,6 @@ def _is_settled(gp: BatchedGP, index: Tensor, share: float = 0.8) -> bool:
     """Return whether noise explains more than a ``share`` of the squared leave-one-out errors."""
     errors, _ = gp.leave_one_out_errors(index)
     return bool(gp.likelihood.noise.mean() > share * errors.square().mean())
-
-
-def _has_proportions(gp: BatchedGP) -> bool:
-    """Return whether a part of the kernel learns more than one lengthscale."""
-    parts = [part.raw_lengthscale for part, _, _ in lengthscale_limits(gp.covar_module, gp.X)]
-    return any(raw.numel() > 1 and raw.requires_grad for raw in parts)
 
 
 def _without_default_prior(gp: BatchedGP) -> BatchedGP:
