@@ -55,20 +55,21 @@ class ThompsonStrategy:
         """Return the batch; as :class:`Strategy` has it."""
         if self.tempered and _can_temper(request):
             request = _tempered(request)
-        given = _given(request) | ({} if request.choices is None else {"choices": request.choices})
-        return self._acquisition(request).generate(request.q, **given)
+        options = {} if request.choices is None else {"choices": request.choices}
+        return self._acquisition(request).generate(
+            request.q, paths=request.paths, X_pending=request.X_pending, **options
+        )
 
     def choose(self, request: Request, pool: Iterable[Any]) -> Chosen:
         """Return a pool's best candidates, as :meth:`ParallelThompsonSampling.choose` has it."""
-        return self._acquisition(request).choose(request.q, pool, **_given(request))
+        return self._acquisition(request).choose(
+            request.q, pool, paths=request.paths, X_pending=request.X_pending
+        )
 
     def _acquisition(self, request: Request) -> ParallelThompsonSampling:
         make_sampler = self.sampler or partial(default_sampler, request.q)
-        options: dict[str, Any] = {"shared": True} if request.shared else {}
-        if request.success is not None:
-            options["success"] = request.success
-        if request.callback is not None:
-            options["callback"] = request.callback
+        given = {"shared": request.shared, "success": request.success, "callback": request.callback}
+        options = {name: value for name, value in given.items() if value}
         generator = request.generator
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         return make_sampler(
@@ -291,10 +292,6 @@ def _tempered(request: Request) -> Request:
     assert isinstance(paths, SamplePaths)  # of one output
     shares = torch.arange(1, request.q + 1, device="cpu").to(request.bounds) / (0.5 * request.q)
     return replace(request, paths=paths.tempered(shares.clamp(max=1.0)))
-
-
-def _given(request: Request) -> dict[str, Any]:
-    return {"paths": request.paths, "X_pending": request.X_pending}
 
 
 def _rest(request: Request, chosen: Tensor, q: int) -> Request:

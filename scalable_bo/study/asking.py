@@ -98,7 +98,11 @@ class Proposer:
         num_first = num_of_design(q, self._num_initial, known.num_modelled, num_out)
         if num_first == q:
             if pool is not None and q:
-                X, num_drawn = self._of_pool(pool, q, known), known.num_drawn
+                taken = self._space.normalize(known.unusable)
+                if known.num_observed:
+                    taken = torch.cat([known.data(known.num_observed).U, taken])
+                X = draw_from_pool(pool, q, taken, self._generator(known.number))
+                num_drawn = known.num_drawn
             else:
                 X, num_drawn = self._design.draw(q, known.num_drawn, known.taken)
             return X, Ask(known.number, q, known.num_observed, num_drawn, None), AskReport()
@@ -205,12 +209,6 @@ class Proposer:
                 "Ask for fewer at a time, or use `dtype=torch.float32`.",
             )
         return asked
-
-    def _of_pool(self, pool: Pool, q: int, known: Known) -> Tensor:
-        taken = self._space.normalize(known.unusable)
-        if known.num_observed:
-            taken = torch.cat([known.data(known.num_observed).U, taken])
-        return draw_from_pool(pool, q, taken, self._generator(known.number))
 
     def _left(self, q: int, known: Known) -> Tensor | None:
         """Return the points of a small finite space that are not taken, at least q of them."""

@@ -61,7 +61,6 @@ class Design:
             self._space.encoded_dim, scramble=True, seed=self._seed
         )
         engine.fast_forward(num_drawn)
-        constrained = self.feasible.constrained
 
         def blocks() -> Iterator[Tensor]:
             nonlocal num_drawn
@@ -71,7 +70,7 @@ class Design:
 
         drawn = blocks()
         for _ in range(MAX_BLOCKS):
-            if constrained:
+            if self.feasible.constrained:
                 U = self.feasible.candidates(drawn)
             else:
                 size = q - len(found)
