@@ -87,7 +87,11 @@ def regression_table(records: Sequence[Record]) -> str:
         for metric, title, digits in _METRICS:
             rows = _metric_rows(group, data, metric, digits)
             if rows:
-                rows += _published_rows(data, noise, metric)
+                rows += [
+                    [f"*{one.method} ({one.source})*", *(one.values.get(n, "–") for n in data)]
+                    for one in PUBLISHED
+                    if (one.metric, one.noise) == (metric, noise) and set(data) & set(DATA_SETS)
+                ]
                 text += ["", f"### {title}", "", *markdown([["method", *data], *rows])]
     text += ["", "No records yet."]
     if records:
@@ -113,14 +117,6 @@ def _metric_rows(
             cell = _largest if metric == "residual" else mean_with_error
             rows.append([method, *(cell(entries, digits) for entries in values.values())])
     return rows
-
-
-def _published_rows(data: list[str], noise: float | None, metric: str) -> list[list[str]]:
-    return [
-        [f"*{entry.method} ({entry.source})*", *(entry.values.get(name, "–") for name in data)]
-        for entry in PUBLISHED
-        if entry.metric == metric and entry.noise == noise and set(data) & set(DATA_SETS)
-    ]
 
 
 def _one_a_split(records: list[Record]) -> list[Record]:

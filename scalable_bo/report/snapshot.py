@@ -163,8 +163,7 @@ def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame
         if goal.num_objectives > 1:
             columns += [("front", goal.front(allowed).numpy())]
     columns += [("noise", rows.noise.numpy().copy()), ("status", rows.status())]
-    columns += [("reason", reasons)]
-    columns += [("ask", rows.asks.numpy().copy())]
+    columns += [("reason", reasons), ("ask", rows.asks.numpy().copy())]
     for name, times in zip(("asked", "told"), rows.times.T.numpy(), strict=False):
         # pandas counts nanoseconds here, up to 2262: what a wrong clock said beyond is no time
         found = pd.to_datetime(times, unit="s", utc=True, errors="coerce")

@@ -147,11 +147,10 @@ class Goal:
 
     def excess(self, Y: Tensor) -> Tensor:
         """Return by how much values (n, m) break the limits, 0 where they keep them; NaN of NaN."""
-        open_ends = (-math.inf, math.inf)
         pairs = [self.constraints.get(name, (None, None)) for name in self.names]
         low, high = (
             Y.new_tensor([end if pair[side] is None else pair[side] for pair in pairs])
-            for side, end in enumerate(open_ends)
+            for side, end in enumerate((-math.inf, math.inf))
         )
         return torch.maximum(low - Y, Y - high).clamp_min(0.0)
 
