@@ -95,7 +95,8 @@ class LogEIStrategy(ForFewValues):
             constraints, as in :class:`ThompsonStrategy`; ``None`` for a light one.
         num_samples: joint draws of several outcomes.
         num_draws: of one output's values at pending points.
-        most_pending: how many pending points, the latest ones, have values drawn with a new one's.
+        most_pending: how many pending points, the latest ones, have values drawn with a new one's;
+            those before have the values that the means are.
         num_leaders: how many of the best data points the improvement of one objective is sought
             around.
 
@@ -283,7 +284,7 @@ class _Improvement:
         """Return the logarithm of the expected improvement of a point jointly with pending ones;
         over the points that meet the demands, if one does.
         """
-        pending = pending[-self.strategy.most_pending :].double()
+        pending = pending.double()
         seed %= 2**31
         has_form = not self.constraints and all(map(_is_gaussian, self.models))
         of = self.objective
@@ -377,17 +378,21 @@ class _Improvement:
             improved_on = improved_on[met]
             rows[rows.clone()] = met
         given = []
+        num_older = max(0, len(pending) - self.strategy.most_pending)
         for own, (model, part, root) in enumerate(self._posteriors, seed):
             points = model.transform_inputs(pending)
             n = 0 if root is None else len(root)
-            steps = draw_sobol_normal_samples(n + len(points) or 1, num_draws, seed=own).to(self.X)
+            num_drawn = n + len(points) - num_older
+            steps = draw_sobol_normal_samples(num_drawn or 1, num_draws, seed=own).to(self.X)
             values = part.means(model.transform_inputs(self.X))
             if root is not None:
                 values = values + root @ steps[:, :n].mT
                 part = replace(part, Y=values)
+            if num_older:
+                part = part.beside(points[:num_older], None)
             if len(points):
                 is_drawn = root is not None or not believe
-                part = part.beside(points, steps[:, n:].mT if is_drawn else None)
+                part = part.beside(points[num_older:], steps[:, n:].mT if is_drawn else None)
                 values = torch.cat([values.expand(-1, part.Y.shape[1]), part.Y[-len(points) :]])
             if is_moved:
                 values = part.means(model.transform_inputs(improved_on))

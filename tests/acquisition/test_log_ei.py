@@ -212,6 +212,20 @@ def test_the_second_point_adds_most_to_the_first(make_model: Any) -> None:
     assert values[0] > values[1:].max() - 0.02  # 128 draws chose it, others judge
 
 
+@pytest.mark.parametrize("noise", [1e-6, 0.05])
+def test_pending_points_from_long_ago_lead_elsewhere(noise: float) -> None:
+    X = problems.uniform(12, 2)
+    Y = torch.sin(5.0 * X).sum(1, keepdim=True)
+    request = Request(
+        PathwiseGP(X, Y, likelihood=gaussian_likelihood(noise)), 1, UNIT, problems.seeded()
+    )
+    strategy = LogEIStrategy(most_pending=2)
+    first = strategy.generate(request)
+    pending = torch.cat([first, problems.uniform(3, 2, seed=7)])
+    again = strategy.generate(replace(request, X_pending=pending, generator=problems.seeded()))
+    assert (again - first).abs().max() > 0.02
+
+
 def test_a_pending_point_leads_elsewhere(make_model: Any) -> None:
     alone = LogEIStrategy().generate(make_request(make_model))
     beside = LogEIStrategy().generate(make_request(make_model, X_pending=alone))
