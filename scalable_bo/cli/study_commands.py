@@ -423,7 +423,7 @@ def _read_status(place: Place) -> dict[str, Any]:
 
 
 def _found(result: Result | None) -> dict[str, Any]:
-    """Return the best point, the front or, if no point keeps the limits, the nearest to them."""
+    """Return the best point, the front or, if no point is feasible, the nearest."""
     found: dict[str, Any] = {"best_value": None, "best_params": None}
     if result is None:
         return found
@@ -449,7 +449,7 @@ def _echo_found(summary: dict[str, Any], best: str = "best") -> None:
     if least := summary.get("least_violating"):
         excess = describe_excess(least["excess"])
         params = _describe_params(least["params"])
-        typer.echo(f"no point keeps the limits; the nearest {excess}, at {params}")
+        typer.echo(f"no point is feasible; the nearest {excess}, at {params}")
 
 
 def _rounds_left(study: Study, section: RunSection) -> int:

@@ -185,8 +185,8 @@ class Belief:
 
     @cached_property
     def importances(self) -> dict[str, float]:
-        """The total Sobol' index of each parameter in the mean over the whole space, divided
-        by the sum of all, the largest first; all alike where the mean is constant.
+        """The total Sobol' index of each parameter in the mean over the unit cube of the space,
+        divided by the sum of all, the largest first; all alike where the mean is constant.
 
         The index is the share of the mean's variance that is left when all other parameters are
         known, interactions counted with each of their parameters.

@@ -158,7 +158,7 @@ def _of_values(snapshot: Snapshot) -> list[str]:
 
 def _of_best(snapshot: Snapshot, row: int) -> list[str]:
     """Return the sections of the best point or, of several objectives, of the front; where no point
-    keeps the limits, of the one that comes nearest.
+    is feasible, of the one that comes nearest.
     """
     rows = snapshot.rows
     goal = snapshot.wanted
@@ -167,7 +167,7 @@ def _of_best(snapshot: Snapshot, row: int) -> list[str]:
     if not snapshot.feasible.any():
         excess = goal.excess(snapshot.outcomes[[row]])[0].tolist()
         broken = {name: by for name, by in zip(goal.names, excess, strict=True) if by > 0}
-        note = f"No point keeps the limits. The nearest is row {row}: it {describe_excess(broken)}."
+        note = f"No point is feasible. The nearest is row {row}: it {describe_excess(broken)}."
         return [_section("Least violating point", _rows_table(snapshot, np.array([row])), note)]
     if goal.num_objectives > 1:
         front = best[goal.front(snapshot.allowed).numpy()[best]]

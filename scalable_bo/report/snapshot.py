@@ -78,7 +78,7 @@ class Snapshot:
 
     @cached_property
     def allowed(self) -> Tensor:
-        """The same, NaN where a point breaks a constraint of the space."""
+        """The outcomes, (N, m), NaN where a point breaks a constraint of the space."""
         return self.rows.allowed_outcomes(self.space, len(self.wanted.names))
 
     @cached_property

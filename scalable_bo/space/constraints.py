@@ -206,19 +206,23 @@ class LinearConstraint:
 def narrowed(
     params: Mapping[str, Parameter], constraints: Sequence[LinearConstraint]
 ) -> dict[str, Parameter]:
-    """Return the parameters with the ranges that constraints leave: each in turn, as many times as
-    there are constraints, narrows those of its parameters by the ranges of the others.
+    """Return the parameters with the ranges that constraints leave. Each constraint narrows the
+    ranges of its parameters by those of the others; this is repeated, at most once per constraint.
 
     A range stays what it is on logarithmic scales and grids of other steps than 1, and where the
-    constraint's slack is all that would be left.
+    constraint's slack or a single integer is all that would be left.
     """
-    found = dict(params)
-    for constraint in [one for _ in constraints for one in constraints]:
+    found, before = dict(params), dict[str, Parameter]()
+    for number, constraint in enumerate([one for _ in constraints for one in constraints]):
+        if number % len(constraints) == 0:
+            if found == before:
+                break
+            before = dict(found)
         low, high = constraint._limits
         slack = constraint.slack(params)
         factors = {name: c for name, c in constraint.coefficients.items() if c}
         terms = {n: sorted((c * found[n].low, c * found[n].high)) for n, c in factors.items()}
-        least, most = (sum(ends) for ends in zip(*terms.values(), strict=True))
+        least, most = (math.fsum(ends) for ends in zip(*terms.values(), strict=True))
         for name, c in factors.items():
             param, (own_least, own_most) = found[name], terms[name]
             left = (low - slack - most + own_most) / c, (high + slack - least + own_least) / c

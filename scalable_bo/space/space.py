@@ -104,7 +104,7 @@ class Space:
                 )
         self.constraints = constraints
         linear = [one for one in constraints if isinstance(one, LinearConstraint)]
-        # What the unit cube has columns for
+        # The unit cube has columns for these
         self._axes = narrowed(self.params, linear) if linear else self.params
 
     @classmethod

@@ -196,7 +196,7 @@ class Rows:
         self.notes: dict[int, str] = {}
         self.observed: list[int] = []
         self.next_told = 0
-        self._allowed = torch.empty(0, dtype=torch.bool, device="cpu")  # of the first rows
+        self._allowed = torch.empty(0, dtype=torch.bool, device="cpu")  # whether the first rows are
 
     def __len__(self) -> int:
         return len(self.X)

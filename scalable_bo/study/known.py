@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -30,8 +31,6 @@ class Known:
             which may be more than n, by points that wait for others.
         unusable: (p, d) points without a value: pending ones, failed ones and those of the queue.
         queued: (k, d) points of the queue that the ask gives out.
-        taken: ``keys`` of the points that are not to be asked: the unusable ones, in a finite space
-            and between constraints all.
         batches: values of the batches so far, of which the largest is best, NaN where failed: first
             all from before the first model, then those of an ask each, with what came after it.
         goal: what is wanted of several outcomes; ``None`` for one objective alone.
@@ -52,10 +51,17 @@ class Known:
             self.num_pending = len(rows) - rows.num_told + len(queue)
             self.unusable = torch.cat([rows.X[~rows.told | rows.values.isnan()], queue])
             self.queued = queue[:q]
-            # Among integers, and in the corners between constraints, points come up again.
-            recurs = math.isfinite(space.num_points) or space.constraints
-            self.taken = set(keys(torch.cat([rows.X, queue]) if recurs else self.unusable))
+            # Designs come to points again among integers, and in the corners between constraints
+            is_wide = math.isinf(space.num_points) and not space.constraints
+            self._taken = self.unusable if is_wide else torch.cat([rows.X, queue])
             self.batches = _batches(space, record)
+
+    @cached_property
+    def taken(self) -> set[bytes]:
+        """``keys`` of the points that are not to be asked: the unusable ones, in a finite space
+        and between constraints all.
+        """
+        return set(keys(self._taken))
 
     def data(self, num_observed: int) -> TrainingData:
         """Return the first values as training data."""

@@ -132,6 +132,8 @@ class KeptSurrogate:
             return
         if checkpoint is not None and self.take(checkpoint, known):
             first = checkpoint.ask + 1
+        elif not solves:
+            return
         for ask in made:
             if ask.number >= first:
                 generator = self.randomness(ask.number)

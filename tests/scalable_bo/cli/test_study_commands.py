@@ -479,7 +479,7 @@ def test_status_says_the_goal_the_front_and_what_limits_are_broken(
         study.tell(study.ask(2), [(70, 20, 3.0), (60, 10, 1.5)])
         lines, summary = status()
         assert lines[0] == "maximize Yield (%), minimize Cost, minimize Impurity, seed 0, 1 ask"
-        assert lines[-1].startswith("no point keeps the limits; the nearest breaks Impurity by 0.5")
+        assert lines[-1].startswith("no point is feasible; the nearest breaks Impurity by 0.5")
         assert summary["least_violating"]["excess"] == {"Impurity": 0.5}
         study.tell(study.ask(1), [(50, 10, 0.5)])
     lines, summary = status()

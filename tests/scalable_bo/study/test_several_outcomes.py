@@ -680,7 +680,7 @@ def test_a_report_of_limits_says_what_keeps_them_or_comes_nearest(tmp_path: Path
     tight.tell(tight.ask(2), [(1.0, 2.0), (2.0, 1.5)])
     content = render(tight.snapshot())
     assert "Least violating point" in headings(content)
-    assert "No point keeps the limits. The nearest is row 1: it breaks weight by 2.5." in content
+    assert "No point is feasible. The nearest is row 1: it breaks weight by 2.5." in content
     assert "<dt>feasible</dt><dd>none</dd>" in content
 
 

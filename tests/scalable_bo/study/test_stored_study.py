@@ -293,6 +293,8 @@ def test_other_solvers_kernels_and_sizes_are_accepted(tmp_path: Path) -> None:
     with make(
         tmp_path, solver=CG(None), kernel=kernel, dtype=torch.float32, num_initial=3
     ) as study:
+        assert len(study.result.X) == 20
+        assert study._answers.surrogate.fitted is None  # a result solves for none
         assert study.ask(1).ids == [22]
         assert isinstance(study.model.covar_module, MaternKernel)
 
