@@ -22,6 +22,7 @@ from scalable_bo.space.parameters import Parameter
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
 from scalable_bo.study.study import Study
 from surrogates import CG
+from surrogates.models.fresh import EXACT_UP_TO
 from tests import problems
 
 QUICK = partial(
@@ -293,10 +294,17 @@ def test_other_solvers_kernels_and_sizes_are_accepted(tmp_path: Path) -> None:
     with make(
         tmp_path, solver=CG(None), kernel=kernel, dtype=torch.float32, num_initial=3
     ) as study:
-        assert len(study.result.X) == 20
-        assert study._answers.surrogate.fitted is None  # a result solves for none
         assert study.ask(1).ids == [22]
         assert isinstance(study.model.covar_module, MaternKernel)
+
+
+def test_a_result_of_many_values_solves_for_no_surrogate_of_another_kernel(tmp_path: Path) -> None:
+    with make(tmp_path, strategy="thompson") as study:
+        study.add_data(rows(EXACT_UP_TO + 1), target="score")
+        study.ask(1)
+    with make(tmp_path, strategy="thompson", kernel=MaternKernel(nu=1.5)) as study:
+        assert math.isnan(study.result.predicted_value)
+        assert study._answers.surrogate.fitted is None
 
 
 def test_the_identical_retry_does_nothing_and_another_value_is_refused(tmp_path: Path) -> None:
