@@ -48,7 +48,7 @@ FLOORS = (
 MOST_ENTRIES = 15  # files and folders in the root of a package
 LONGEST_CHAIN = 10  # files of `surrogates` that import one another in a row
 # Outside tests; both only fall
-MOST_LINES = 52_167
+MOST_LINES = 52_155
 MOST_CONSTANTS = 95  # module-level numbers
 LONGEST_FUNCTION = 60  # lines, without the docstring
 MOST_PARAMETERS = 12
