@@ -65,13 +65,17 @@ def test_a_program_that_ends_at_a_later_point_is_not_given_it_again(tmp_path: Pa
     assert log.read_text().split() == ["0", "1", "2"]
 
 
-def test_a_point_that_an_ended_program_has_not_read_is_given_to_another_in_the_time_left() -> None:
-    wait = "import time; time.sleep(1)"
-    code = answer(f'{wait}; print(\'{{"id": 3, "value": 1}}\', flush=True); time.sleep(1)')
-    for timeout, reason in ((20.0, None), (1.7, "TimeoutError: no answer within 1.7 s")):
-        with program(code) as command:
-            found = [command.evaluate(timeout, 3, {}).reason for _ in range(2)]
-        assert found == [None, reason]
+@pytest.mark.parametrize(
+    ("work", "rest", "timeout", "reason"),
+    [(0.0, 0.5, 20.0, None), (1.0, 2.5, 3.0, "TimeoutError: no answer within 3 s")],
+)
+def test_a_point_that_an_ended_program_has_not_read_is_given_to_another_in_the_time_left(
+    work: float, rest: float, timeout: float, reason: str | None
+) -> None:
+    answers = f'time.sleep({work}); print(\'{{"id": 3, "value": 1}}\', flush=True)'
+    with program(answer(f"import time; {answers}; time.sleep({rest})")) as command:
+        assert command.evaluate(timeout, 3, {}).reason is None
+        assert command.evaluate(timeout, 3, {}).reason == reason
 
 
 @pytest.mark.parametrize(
