@@ -281,8 +281,8 @@ class _Improvement:
     def beside(
         self, pending: Tensor, seed: int, demands: Demands | None = None
     ) -> FunctionOfPoints:
-        """Return the logarithm of the expected improvement of a point jointly with pending ones;
-        over the points that meet the demands, if one does.
+        """Return the logarithm of the expected improvement of a point jointly with pending ones,
+        over what the points that meet the demands have or, if none does, all points.
         """
         pending = pending.double()
         seed %= 2**31
@@ -290,7 +290,7 @@ class _Improvement:
         of = self.objective
         if has_form and isinstance(of, Scalarisations) and len(of.best) == len(self.models) <= 3:
             (one,) = of.some(1, torch.Generator().manual_seed(seed))
-            # Of more objectives, boxes are many
+            # With more than three objectives there are too many boxes
             return self._beside_a_front(of.reference[one], pending, seed, demands)
         has_form &= self.objective is only_output and len(self.models) == 1
         num_draws = self.strategy.num_draws if has_form else self.strategy.num_samples

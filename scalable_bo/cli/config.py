@@ -93,7 +93,7 @@ class Config(_Table):
     run: RunSection | None = None
     data: list[DataSection] = []
     enqueue: list[dict[str, Any]] = []
-    _folder: Path = PrivateAttr(Path())  # that the paths in the file are relative to
+    _folder: Path = PrivateAttr(Path())  # paths in the file are relative to it
 
     @property
     def place(self) -> Place:

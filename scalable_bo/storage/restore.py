@@ -65,7 +65,7 @@ def restore(folder: Path) -> list[str] | None:
             )
         _replace(folder, contents)
         if not numbers[0]:
-            return [f"what was written after write {last}, if anything was"]
+            return [f"whatever was written after write {last}"]
         left = max(numbers) - last
         return [f"the last {left} of {max(numbers)} writes"] if left else []
     finally:

@@ -304,7 +304,7 @@ def test_a_damaged_study_of_an_older_version_is_refused_and_its_backup_is_restor
         with pytest.raises(RuntimeError, match="is damaged: .* `scalable-bo repair"):
             read(folder)
     assert (folder / "study.sqlite").read_bytes() == content
-    assert restore(folder) == ["what was written after write 2, if anything was"]
+    assert restore(folder) == ["whatever was written after write 2"]
     assert torch.equal(SQLiteStorage(folder).load(3).rows.X, whole.rows.X)
 
 
