@@ -20,12 +20,12 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache, partial
-from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 from scalable_bo.evaluation import processes
+from scalable_bo.evaluation.pools import ProcessLostError, SeparateProcesses
 from scalable_bo.space.quoting import quote, shorten
 
 MAX_REASON = 500  # characters of a text that comes from outside
@@ -214,22 +214,20 @@ def storable(text: str, name: str = "text") -> str:
 class Evaluator:
     """Evaluates points on an executor, as a context manager that shuts down the executors it made.
 
-    A point whose evaluation ends its process breaks a whole pool of processes. With a function that
-    makes a new pool, the points that were out are evaluated one by one until the one that breaks
-    the pool is found; it has failed, the others go on.
+    A function that makes a pool of processes is called for each of them, so that a point that ends
+    its process fails alone. Where another executor breaks, which a function makes, the points that
+    were out are evaluated one by one until the one that breaks it is found.
 
     Args:
         evaluate: from an id and a dict of parameters to an ``Evaluation``, in whatever thread or
             process.
         executor: where; a function that makes an executor; or ``None`` for the calling thread.
         timeout: seconds after which ``evaluate`` ends by itself. What has not answered long after
-            is given up, with its executor.
+            is given up, with its process or executor.
         stopped: asked now and then: whether to evaluate nothing more.
         abandon: ends what still runs in threads, where an exception ends the evaluations.
-        grace: seconds beyond twice the timeout, after which what gives no answer is lost: a pool of
-            processes calls a point running while it still waits for its worker.
-        max_suspects: after a pool broke, so many of the oldest points are evaluated one by one, to
-            find the one that breaks it.
+        grace: seconds beyond twice the timeout, after which what gives no answer is lost: executors
+            may call a point running while it still waits for its worker.
 
     Attributes:
         executor: where, now; ``None`` for the calling thread, and before the one is made.
@@ -243,14 +241,11 @@ class Evaluator:
         stopped: Callable[[], bool],
         abandon: Callable[[], None] | None = None,
         grace: float = 10.0,
-        max_suspects: int = 64,
     ) -> None:
         self._evaluate = evaluate
         self._stopped = stopped
         self._abandon = abandon
-        self._max_suspects = max_suspects
         self._futures: dict[Future[Evaluation], int] = {}  # those that are out
-        self._workers: list[int] = []  # of a pool that was shut down
         self._source: Source | None = None
         self._patience = math.inf if timeout is None else 2 * timeout + grace
         self._make = None if executor is None or isinstance(executor, Executor) else executor
@@ -258,8 +253,16 @@ class Evaluator:
 
     def __enter__(self) -> Self:
         if self._make is not None:
-            self.executor = self._make()
+            self.executor = self._made(self._make)
         return self
+
+    def _made(self, make: Callable[[], Executor]) -> Executor:
+        made = make()
+        if not isinstance(made, ProcessPoolExecutor):
+            return made
+        patience = None if math.isinf(self._patience) else self._patience
+        size = made._max_workers  # type: ignore[attr-defined]
+        return SeparateProcesses(size, cast("Any", make), patience)
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._cancel()
@@ -292,12 +295,12 @@ class Evaluator:
                 yield [self._evaluate(id, params)]
             return
         left = dict(points)
-        suspects = 0
+        suspects: set[int] = set()  # that were out when an executor broke
         self._source = source
         while (left or self._source) and not self._stopped():
-            chosen = dict(islice(left.items(), 1 if suspects else None))
-            loss = yield from self._follow(chosen, left, alone=suspects > 0)
-            suspects = max(suspects - 1, 0)
+            suspects &= left.keys()
+            chosen = {id: left[id] for id in [*suspects][:1] or left}
+            loss = yield from self._follow(chosen, left, alone=bool(suspects))
             if loss is None or self._stopped():
                 continue
             if self._make is None:
@@ -308,14 +311,13 @@ class Evaluator:
                     " new one."
                 )
             if not loss.culprit_is_known:
-                if len(chosen) == 1:
+                suspects = set(chosen) if len(chosen) > 1 else set()
+                if not suspects:
                     (culprit,) = chosen
                     del left[culprit]
                     yield [Evaluation.failed(culprit, loss.reason)]
-                suspects = 0 if len(chosen) == 1 else self._max_suspects
             self._end_executor()
-            self._workers = []
-            self.executor = self._make()
+            self.executor = self._made(self._make)
 
     def _follow(
         self, points: dict[int, dict[str, Any]], left: dict[int, dict[str, Any]], *, alone: bool
@@ -359,7 +361,7 @@ class Evaluator:
                     yield evaluations
                 if refused is not None:
                     raise refused
-                if not evaluations and (late := _late(futures, begun, self._patience)):
+                if not evaluations and (late := self._late(begun)):
                     reason = f"no answer within {self._patience:g} s"
                     for id in late:
                         del left[id]
@@ -375,14 +377,7 @@ class Evaluator:
             self._cancel()
 
     def _cancel(self) -> None:
-        """Cancel what is out and has not begun. A pool that may be killed does so itself, and takes
-        no further points: it fails if it breaks after others have cancelled (before Python 3.12).
-        """
-        pool = None if self._make is None else self.executor
-        if self._futures and isinstance(pool, ProcessPoolExecutor):
-            self._workers = self._find_workers()
-            pool.shutdown(wait=False, cancel_futures=True)
-            return
+        """Cancel what is out and has not begun."""
         for future in self._futures:
             future.cancel()
 
@@ -393,20 +388,30 @@ class Evaluator:
         assert self.executor is not None
         evaluate: Callable[[int, dict[str, Any]], Evaluation] = self._evaluate
         is_pool = isinstance(self.executor, ProcessPoolExecutor)
-        if is_pool:
-            is_ours = self._make is not None
+        is_ours = isinstance(self.executor, SeparateProcesses)
+        if is_pool or is_ours:
             evaluate = partial(_evaluate_in_worker, processes.own_mark(), is_ours, evaluate)
         try:
             for id, params in points.items():
                 # A pool may start a process
                 with processes.adopting() if is_pool else nullcontext():
                     future = self.executor.submit(evaluate, id, params)
-                processes.watch(self._find_workers())
+                if is_pool:
+                    processes.watch(self._find_workers())
                 self._futures[future] = id
                 future.add_done_callback(done.put)
         except BrokenExecutor as error:
             return _Loss(text_of(error), False)
         return None
+
+    def _late(self, begun: dict[Future[Evaluation], float]) -> list[int]:
+        """Return the points that have run for too long; ``begun`` notes since when."""
+        if math.isinf(self._patience) or isinstance(self.executor, SeparateProcesses):
+            return []
+        now = time.monotonic()
+        running = [future for future in self._futures if future.running()]
+        late = [one for one in running if now - begun.setdefault(one, now) > self._patience]
+        return [self._futures[future] for future in late]
 
     def _further(
         self, num_out: int, points: dict[int, dict[str, Any]], left: dict[int, dict[str, Any]]
@@ -422,8 +427,8 @@ class Evaluator:
         return further
 
     def _find_workers(self) -> list[int]:
-        """Return the processes of a pool, which forgets them in its shutdown."""
-        return list(getattr(self.executor, "_processes", None) or self._workers)
+        """Return the processes of an executor, which forgets them in its shutdown."""
+        return list(getattr(self.executor, "_processes", None) or ())
 
     def _end_executor(self) -> None:
         """End an executor at once: processes that hang would keep this one from ending."""
@@ -576,6 +581,8 @@ def _evaluation_of(future: Future[Evaluation], id: int, error: BaseException | N
         return Evaluation.failed(id, "cancelled by the executor")
     if isinstance(error, AnswerError | KeyboardInterrupt):
         raise error
+    if isinstance(error, ProcessLostError):
+        return Evaluation.failed(id, str(error))
     # `evaluate` keeps the objective's errors to itself: these are of the way there and back.
     if isinstance(error, AttributeError | TypeError) or "Pickl" in type(error).__name__:
         raise TypeError(
@@ -583,14 +590,3 @@ def _evaluation_of(future: Future[Evaluation], id: int, error: BaseException | N
             f" {error}. Define the objective at the top of a module, or use threads."
         ) from error
     return future.result() if error is None else Evaluation.failed(id, text_of(error))
-
-
-def _late(
-    futures: dict[Future[Evaluation], int], begun: dict[Future[Evaluation], float], patience: float
-) -> list[int]:
-    """Return the points that have run longer than ``patience``; ``begun`` notes since when."""
-    if math.isinf(patience):
-        return []
-    now = time.monotonic()
-    running = [future for future in futures if future.running()]
-    return [futures[future] for future in running if now - begun.setdefault(future, now) > patience]

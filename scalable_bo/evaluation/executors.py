@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from scalable_bo.evaluation import processes
+from scalable_bo.evaluation.pools import SeparateProcesses
 
 
 def executor_maker(kind: str, workers: int, scheduler: str | None = None) -> Callable[[], Executor]:
@@ -36,7 +37,7 @@ def threads_beside(executor: Executor | None, num_workers: int) -> int | None:
     """Return how many of this process's threads the workers of a pool on this machine leave, at
     least one; ``None`` for an executor whose workers may be elsewhere.
     """
-    if not isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor):
+    if not isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor | SeparateProcesses):
         return None
     return max(1, torch.get_num_threads() - num_workers)
 

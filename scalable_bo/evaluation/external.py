@@ -298,11 +298,7 @@ class _Process:
     def _end_state(self) -> str:
         self.wait(processes.SECONDS_TO_END)
         code = self._end_status()
-        if code is None:
-            return "its output closed"
-        with suppress(ValueError):  # most real-time signals have no name
-            return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
-        return f"killed by signal {-code}"
+        return "its output closed" if code is None else processes.how_ended(code)
 
 
 _numbers = count()  # of the programs of this process

@@ -80,6 +80,15 @@ def kill_all(pids: Iterable[int] = (), mark: str = "") -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+def how_ended(code: int | None) -> str:
+    """Return in words how a process ended, by its exit code or less the signal that ended it."""
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):  # most real-time signals have no name
+        return f"killed by {signal.Signals(-code).name}"
+    return f"killed by signal {-code}"
+
+
 class _Guard:
     """The guard of this process, which kills what has its mark; or another process's, which
     ``is_elsewhere`` and needs to be told nothing.

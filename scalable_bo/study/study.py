@@ -671,8 +671,9 @@ class Study:
             batch: points a round.
             executor: where points are evaluated: a ``concurrent.futures.Executor`` of threads,
                 processes, Dask and so on, or a function that makes one, such as
-                ``lambda: ProcessPoolExecutor(8)``, which is called again when a pool is lost
-                because a process died; ``None`` for this thread, one after the other.
+                ``lambda: ProcessPoolExecutor(8)``, which is called for each process of a pool, so
+                that one that dies fails its own point; ``None`` for this thread, one after the
+                other.
             timeout: seconds for one evaluation; ``None`` for no limit. A function that takes longer
                 is left to itself in a thread of its own, a ``Command`` is killed.
             max_failures: failed evaluations in this call, beyond which it stops; ``None`` to stop
