@@ -41,7 +41,7 @@ class Chosen:
     labels: Any = None
 
     def at(self, index: slice | Tensor) -> "Chosen":
-        """Return those at these places."""
+        """Return the points at some indices, with their rows and labels."""
         labels = self.labels
         if labels is not None:
             labels = labels[index if isinstance(index, slice) else index.cpu()]
@@ -217,7 +217,7 @@ class Choosing:
 
 
 @dataclass(frozen=True, eq=False)
-class Lots:
+class RandomValues:
     """Functions without a preference: each takes a candidate at random."""
 
     num_samples: int  # functions

@@ -40,11 +40,11 @@ class ThompsonStrategy:
         sampler: makes the acquisition of a model, bounds, ``seed`` and what else the request holds,
             such as ``partial(ParallelThompsonSampling, num_starts=30)``; ``None`` for
             :func:`default_sampler`.
-        tempered: let the i-th of the first half of q paths deviate from the mean by 2 i / q of what
-            it does, so that the batch leads from the mean's maximiser to those of paths. In many
-            dimensions, where little is known of most of the box, the maximisers of paths lie there,
-            and few batches learn nothing of the optimum. Paths of several outputs, and those that
-            several processes share, are left as they are.
+        tempered: scale the deviations of the first half of the q paths from the mean, the i-th by
+            2 i / q, so that the batch leads from the mean's maximiser to those of paths. In many
+            dimensions, where the model knows little of most of the box, paths have their maximisers
+            there, and few batches learn anything of the optimum. Paths of several outputs, and
+            those that several processes share, are not scaled.
     """
 
     shares: ClassVar[bool] = True

@@ -154,7 +154,7 @@ MUTANTS = (
         STUDY,
     ),
     Mutant(
-        "scalable_bo/study/known.py",
+        "scalable_bo/study/ask_inputs.py",
         "~rows.told | rows.values.isnan()",
         "rows.values.isnan() & rows.told",
         STUDY,

@@ -219,7 +219,7 @@ def status(place: StudyPlace, name: StudyName = None, as_json: AsJson = False) -
     If values are noisy, `run` and `report` may recommend another point, by the surrogate.
     """
     with refusals():
-        from scalable_bo.storage.rows import few
+        from scalable_bo.storage.rows import first_five
 
         summary = _read_status(locate(place, name))
     if as_json:
@@ -230,7 +230,7 @@ def status(place: StudyPlace, name: StudyName = None, as_json: AsJson = False) -
     typer.echo(_describe_numbers(summary))
     if partial := summary["partial"]:
         texts = [f"{id} ({_describe_params(outcomes)})" for id, outcomes in partial.items()]
-        typer.echo(f"pending with some of their outcomes: {few(texts)}")
+        typer.echo(f"pending with some of their outcomes: {first_five(texts)}")
     _echo_found(summary, "best observed")
 
 

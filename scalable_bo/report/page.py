@@ -19,7 +19,7 @@ from scalable_bo.report import views
 from scalable_bo.report.snapshot import Snapshot
 from scalable_bo.report.svg import draw, draw_lines, draw_shares, escape, remark, scrolling
 from scalable_bo.report.views import outcome_name
-from scalable_bo.space.cell_texts import apart
+from scalable_bo.space.cell_texts import distinct
 from scalable_bo.space.parameters import Parameter
 from scalable_bo.space.quoting import ISOLATES, legible, shorten
 from scalable_bo.storage.shown import LONGEST_SHOWN, describe_excess, describe_params, short_value
@@ -327,7 +327,7 @@ def _rows_table(
     notes = [rows.notes.get(row, "") for row in shown.tolist()]
     before = [("row", shown.tolist()), ("ask", asks), *told]
     behind = [*(predicted or {}).items(), *([("note", notes)] if any(notes) else [])]
-    heads = apart([name for name, _ in before + behind], names)
+    heads = distinct([name for name, _ in before + behind], names)
     heads[len(before) : len(before)] = names
     cells = [*(of for _, of in before), *params, *(of for _, of in behind)]
     shortened = [shorten(name, LONGEST_SHOWN) for name in heads]

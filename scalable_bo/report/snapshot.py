@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from scalable_bo.modelling.belief import Belief
-from scalable_bo.space.cell_texts import apart
+from scalable_bo.space.cell_texts import distinct
 from scalable_bo.space.goal import Goal
 from scalable_bo.space.space import Space
 from scalable_bo.storage.record import StudyRecord, describe_settings
@@ -170,8 +170,8 @@ def to_frame(space: Space, rows: Rows, goal: Goal | None = None) -> pd.DataFrame
         columns += [(name, found.as_unit("us"))]
     columns += [("seconds", rows.times[:, 2].numpy().copy())]
     columns += [("note", [rows.notes.get(row, "") for row in range(len(rows))])]
-    names = apart([name for name, _ in columns], frame)
+    names = distinct([name for name, _ in columns], frame)
     for name, (_, column) in zip(names, columns, strict=True):
         frame[name] = column
-    (frame.index.name,) = apart(["id"], frame)
+    (frame.index.name,) = distinct(["id"], frame)
     return frame

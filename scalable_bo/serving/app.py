@@ -13,9 +13,9 @@ from typing import Annotated, Any
 from scalable_bo._packages import require
 from scalable_bo.evaluation.evaluator import MAX_REASON, LateError
 from scalable_bo.serving.client import LONGEST_REASON
-from scalable_bo.serving.desk import MOST_POINTS, Desk, UnavailableError
-from scalable_bo.serving.gate import Gate
+from scalable_bo.serving.leased_study import MOST_POINTS, LeasedStudy, UnavailableError
 from scalable_bo.serving.live import LiveView, numbers_of
+from scalable_bo.serving.middleware import TokenMiddleware
 from scalable_bo.serving.tells import Told
 from scalable_bo.space.plain_values import json_values
 from scalable_bo.study.study import Study
@@ -94,28 +94,28 @@ class Page(_Body):
     limit: int = Field(25, ge=1, le=MOST_POINTS)
 
 
-def make_app(desk: Desk, token: str) -> Gate:
+def make_app(leased: LeasedStudy, token: str) -> TokenMiddleware:
     """Return the application of a server, behind its gate."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.add_exception_handler(ValidationError, _say_what_is_wrong)
     for kind in (OSError, RuntimeError):
         app.add_exception_handler(kind, _say_failure)
-    _add_work(app, desk)
-    _add_answers(app, desk)
+    _add_work(app, leased)
+    _add_answers(app, leased)
     _add_page(app)
-    return Gate(app, token)
+    return TokenMiddleware(app, token)
 
 
-def _add_work(app: FastAPI, desk: Desk) -> None:
+def _add_work(app: FastAPI, leased: LeasedStudy) -> None:
 
     @app.post("/ask")
     async def ask(request: Request) -> Response:
         wanted = Wanted.model_validate_json(await request.body())
-        found = desk.ask(wanted.q, wanted.worker)
+        found = leased.ask(wanted.q, wanted.worker)
         return reply(
             {
                 "points": [{"id": id, "params": params} for id, params in found.points],
-                "lease": desk.lease,
+                "lease": leased.lease,
                 "retry_after": found.retry_after,
                 "finished": found.finished,
             }
@@ -124,7 +124,7 @@ def _add_work(app: FastAPI, desk: Desk) -> None:
     @app.post("/tell")
     async def tell(request: Request) -> Response:
         body = Results.model_validate_json(await request.body())
-        names = desk.study.outcomes
+        names = leased.study.outcomes
         wanted = f"values of {', '.join(names)}" if names else "one number for its value"
         for one in body.results:
             if isinstance(one.value, float) == bool(names):
@@ -143,26 +143,26 @@ def _add_work(app: FastAPI, desk: Desk) -> None:
     @app.post("/renew")
     async def renew(request: Request) -> Response:
         held = Held.model_validate_json(await request.body())
-        return reply({"lost": desk.renew(held.ids, held.worker)})
+        return reply({"lost": leased.renew(held.ids, held.worker)})
 
     @app.post("/release")
     async def release(request: Request) -> Response:
         held = Held.model_validate_json(await request.body())
-        desk.release(held.ids, held.worker)
+        leased.release(held.ids, held.worker)
         return reply({})
 
     async def told(found: list[Told]) -> Response:
         try:
-            await asyncio.wrap_future(desk.tell(found))
+            await asyncio.wrap_future(leased.tell(found))
         except (TypeError, ValueError) as error:
             return reply({"detail": str(error)}, 409 if isinstance(error, LateError) else 422)
         return reply({"told": len(found)})
 
 
-def _add_answers(app: FastAPI, desk: Desk) -> None:
-    study, view = desk.study, LiveView(desk)
+def _add_answers(app: FastAPI, leased: LeasedStudy) -> None:
+    study, view = leased.study, LiveView(leased)
     answers: dict[str, Callable[[], Any]] = {
-        "/status": lambda: _status(desk),
+        "/status": lambda: _status(leased),
         "/points": lambda: [point.to_dict() for point in study.points()],
         "/best_params": lambda: study.best_params,
         "/best": lambda: _best(study),
@@ -207,17 +207,17 @@ def reply(content: Any, status: int = 200) -> Response:
     return Response(text, status, media_type="application/json")
 
 
-def _status(desk: Desk) -> dict[str, Any]:
-    snapshot = desk.study.snapshot(wait=False)
+def _status(leased: LeasedStudy) -> dict[str, Any]:
+    snapshot = leased.study.snapshot(wait=False)
     best = snapshot.best_row
     return {
         "parameters": list(snapshot.space.names),
-        "outcomes": list(desk.study.outcomes),
+        "outcomes": list(leased.study.outcomes),
         **numbers_of(snapshot),
-        "num_leased": len(desk.held()),
-        "num_waiting": desk.num_waiting,
+        "num_leased": len(leased.held()),
+        "num_waiting": leased.num_waiting,
         "best_value": None if best is None else snapshot.rows.values[best].item(),
-        "trouble": desk.trouble,
+        "trouble": leased.trouble,
     }
 
 

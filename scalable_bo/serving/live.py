@@ -21,7 +21,7 @@ from scalable_bo.report import views
 from scalable_bo.report.page import failures_by_reason, found_so_far
 from scalable_bo.report.snapshot import Snapshot, to_frame
 from scalable_bo.report.svg import LONGEST_TICK, draw, draw_shares, ticks
-from scalable_bo.serving.desk import MOST_POINTS, Desk
+from scalable_bo.serving.leased_study import MOST_POINTS, LeasedStudy
 from scalable_bo.space.quoting import ISOLATES, shorten
 from scalable_bo.storage.shown import describe_params
 
@@ -56,11 +56,11 @@ class _Cached(Generic[Kept]):
 
 
 class LiveView:
-    """Looks at a desk's study and workers, without waiting for asks that run."""
+    """Looks at a study and its workers, without waiting for asks that run."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._snapshot = _Cached(lambda: desk.study.snapshot(wait=False))
+    def __init__(self, leased: LeasedStudy) -> None:
+        self._leased = leased
+        self._snapshot = _Cached(lambda: leased.study.snapshot(wait=False))
         self._charts = _Cached(lambda: _charts(self._snapshot.get()))
         self._frame = _Cached(lambda: _frame(self._snapshot.get()))
         # Returns the charts of the surrogate: slices, and what parameters matter
@@ -68,10 +68,10 @@ class LiveView:
 
     def live(self) -> dict[str, Any]:
         """Return the numbers of rows, the charts of what was told, and who works."""
-        desk = self._desk
+        leased = self._leased
         now = time.monotonic()
-        held = desk.held()
-        params = desk.params_of(list(held)[:MOST_POINTS])
+        held = leased.held()
+        params = leased.params_of(list(held)[:MOST_POINTS])
         workers = [
             {
                 "id": id,
@@ -85,9 +85,9 @@ class LiveView:
         return self._charts.get() | {
             "num_workers": len({lease.worker for lease in held.values()}),
             "num_leased": len(held),
-            "num_waiting": desk.num_waiting,
+            "num_waiting": leased.num_waiting,
             "workers": workers,
-            "trouble": desk.trouble,
+            "trouble": leased.trouble,
         }
 
     def rows(self, search: str, sort: str, down: bool, offset: int, limit: int) -> dict[str, Any]:

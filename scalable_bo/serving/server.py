@@ -23,7 +23,7 @@ from scalable_bo.evaluation.interruption import handling
 from scalable_bo.evaluation.processes import SECONDS_TO_END
 from scalable_bo.serving.app import make_app
 from scalable_bo.serving.client import SECONDS_OF_A_REQUEST, is_loopback, naming_files
-from scalable_bo.serving.desk import Desk
+from scalable_bo.serving.leased_study import LeasedStudy
 from scalable_bo.serving.tokens import new_token, read_or_make_token
 from scalable_bo.study.study import Study
 from surrogates import checks
@@ -53,7 +53,7 @@ class Server:
         key: a file with its key; ``None`` if it is in ``certificate``.
         plain: serve other machines without TLS, where something before this server encrypts.
     Attributes:
-        desk: where points are given out.
+        leased: the study, whose points are given out.
         token: what workers need, and browsers as a password.
         url: where it is served.
     Raises:
@@ -100,10 +100,10 @@ class Server:
         self.url = f"{scheme}://{shown}:{port}"
         with ExitStack() as undo:
             undo.callback(self._socket.close)
-            self.desk = Desk(study, lease=lease, batch=batch, evaluations=evaluations)
-            undo.callback(self.desk.close)
+            self.leased = LeasedStudy(study, lease=lease, batch=batch, evaluations=evaluations)
+            undo.callback(self.leased.close)
             config = uvicorn.Config(
-                make_app(self.desk, self.token),
+                make_app(self.leased, self.token),
                 lifespan="off",
                 ws="none",
                 log_config=None,
@@ -147,7 +147,7 @@ class Server:
             self._thread.join()
             self._thread = None
         self._socket.close()
-        return self.desk.close()
+        return self.leased.close()
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(

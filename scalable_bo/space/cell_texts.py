@@ -72,7 +72,7 @@ def position(value: Any, choices: Sequence[Choice]) -> float:
     return math.nan
 
 
-def apart(names: Iterable[str], taken: Iterable[str]) -> list[str]:
+def distinct(names: Iterable[str], taken: Iterable[str]) -> list[str]:
     """Return the names, with underscores that tell each from those taken and those before it."""
     used = list(taken)
     start = len(used)

@@ -23,7 +23,7 @@ from scalable_bo.space.parameters import read_parameter
 from scalable_bo.space.space import Space
 from scalable_bo.storage.past_evaluations import History
 from scalable_bo.storage.rounds import AskReport
-from scalable_bo.storage.rows import Outcomes, Rows, few
+from scalable_bo.storage.rows import Outcomes, Rows, first_five
 from scalable_bo.storage.storage import Ask, Change, CopyingStorage, SharedStorage, Source, Storage
 
 
@@ -215,7 +215,7 @@ class StudyRecord:
             failed = self.rows.reasons
             chosen = sorted(failed) if ids is None else list(dict.fromkeys(ids))
             if other := [number for number in chosen if number not in failed]:
-                raise ValueError(f"`ids` must be of points that failed, got {few(other)}.")
+                raise ValueError(f"`ids` must be of points that failed, got {first_five(other)}.")
             if chosen:
                 self._write("remove_outcomes", chosen)
 
@@ -234,7 +234,7 @@ class StudyRecord:
             if len(told) < len(ids):
                 other = [id for id in ids if id not in told] or list(ids)
                 raise ValueError(
-                    f"`ids` must be distinct and of points that were told, got {few(other)}."
+                    f"`ids` must be distinct and of points that were told, got {first_five(other)}."
                 )
             outcomes = rows.completed(ids, outcomes)
             rows.require_same_noise(outcomes, told)

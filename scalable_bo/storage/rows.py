@@ -301,7 +301,7 @@ class Rows:
     def require(self, ids: Sequence[int]) -> None:
         """Require that there are such rows; a ValueError names those that there are not."""
         if unknown := [number for number in ids if not 0 <= number < len(self)]:
-            raise ValueError(f"`ids` must have been asked, got unknown {few(unknown)}.")
+            raise ValueError(f"`ids` must have been asked, got unknown {first_five(unknown)}.")
 
     def untold(
         self, ids: Sequence[int], outcomes: Outcomes, names: Sequence[str]
@@ -312,7 +312,7 @@ class Rows:
         """
         self.require(ids)
         if repeated := sorted(number for number, count in Counter(ids).items() if count > 1):
-            raise ValueError(f"`ids` must be distinct, got {few(repeated)} twice.")
+            raise ValueError(f"`ids` must be distinct, got {first_five(repeated)} twice.")
         index = torch.tensor(ids, dtype=torch.long, device="cpu")
         told = self.told[index]
         given = outcomes.table
@@ -334,7 +334,7 @@ class Rows:
                 for row, column in clash.nonzero()[:1].tolist()
             )
             raise LateError(
-                f"`ids` must not have been told before with another value, got {few(other)}"
+                f"`ids` must not have been told before with another value, got {first_five(other)}"
                 f"{numbers}. Give a point another value by `correct`."
             )
         adds = new.any(1)
@@ -412,7 +412,7 @@ def read_told(
         raise TypeError(f"`reasons` must be a dict of texts by id, got {quote(reasons)}.")
     positions = {number: position for position, number in enumerate(ids)}
     if other := [number for number in reasons if number not in positions]:
-        raise ValueError(f"`reasons` must be of `ids`, got {few(other)}.")
+        raise ValueError(f"`reasons` must be of `ids`, got {first_five(other)}.")
     by_position = {positions[number]: reason for number, reason in reasons.items()}
     return ids, outcomes.explain(by_position)
 
@@ -443,7 +443,7 @@ def as_float64(values: Any) -> Tensor:
     return numbers.double()
 
 
-def few(numbers: Sequence[int | str]) -> str:
+def first_five(numbers: Sequence[int | str]) -> str:
     """Return the first five numbers, or texts, as text."""
     shown = ", ".join(map(str, numbers[:5]))
     return f"{shown}, …" if len(numbers) > 5 else shown

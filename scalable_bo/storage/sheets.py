@@ -15,7 +15,14 @@ from torch import Tensor
 
 from scalable_bo._packages import require
 from scalable_bo.evaluation.evaluator import MOST_BYTES
-from scalable_bo.space.cell_texts import apart, bare, choice_reader, guarded, unguarded, with_bare
+from scalable_bo.space.cell_texts import (
+    bare,
+    choice_reader,
+    distinct,
+    guarded,
+    unguarded,
+    with_bare,
+)
 from scalable_bo.space.frames import cell_position
 from scalable_bo.space.parameters import Parameter
 from scalable_bo.space.plain_values import nearest
@@ -45,7 +52,7 @@ def make_sheet(space: Space, ids: Sequence[int], X: Tensor, names: Sequence[str]
     for column, param in enumerate(space.params.values()):
         shown[:, column] = X.new_tensor([param.rounded(number) for number in X[:, column]])
     frame = space.to_frame(shown)
-    id, reason = apart(["id", "reason"], [*space.names, *space.fixed, *names])
+    id, reason = distinct(["id", "reason"], [*space.names, *space.fixed, *names])
     frame.index = pd.Index(list(ids), name=id)
     return frame.assign(**dict.fromkeys(names, np.nan), **{reason: ""})
 
@@ -115,7 +122,7 @@ class Filled:
     """
 
     def __init__(self, frame: pd.DataFrame, space: Space, X: Tensor, names: Sequence[str]) -> None:
-        found = apart(["id", "noise", "reason", "note"], [*space.names, *space.fixed, *names])
+        found = distinct(["id", "noise", "reason", "note"], [*space.names, *space.fixed, *names])
         self._id, self._noise, self._reason, self._note = found
         if self._id not in frame.columns and frame.index.name == self._id:
             frame = frame.reset_index()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from scalable_bo._packages import require
 from scalable_bo.evaluation.evaluator import storable
-from scalable_bo.space.cell_texts import apart, cell_texts, choice_reader, guarded, unguarded
+from scalable_bo.space.cell_texts import cell_texts, choice_reader, distinct, guarded, unguarded
 from scalable_bo.space.plain_values import Choice
 from scalable_bo.space.quoting import quote
 from scalable_bo.space.space import Space
@@ -34,7 +34,7 @@ class Remarks:
     """
 
     def __init__(self, columns: Sequence[str], names: Sequence[str] = ()) -> None:
-        self.names = apart((*names, "status", "reason"), columns)[-2:]
+        self.names = distinct((*names, "status", "reason"), columns)[-2:]
         self.first_row = 0  # in errors
         self._silent: set[int] = set()
         self._failed: set[int] = set()
@@ -138,7 +138,7 @@ def _columns_of_values(
                 "`target` must be None with several outcomes, whose columns are"
                 f" {', '.join(names)}, got {quote(target)}."
             )
-        return apart(names, parameters)
+        return distinct(names, parameters)
     if (y is None) == (target is None):
         raise ValueError(
             "Either `y` or `target`, the name of the column with the values, must be given with a"
@@ -208,7 +208,7 @@ def write_table(
         frame.to_parquet(path)
         return
     parameters = [*space.names, *space.fixed]
-    for name in (*Remarks(parameters, names).names, *apart(["note"], parameters)):
+    for name in (*Remarks(parameters, names).names, *distinct(["note"], parameters)):
         if name in frame:
             frame[name] = _translated(frame[name], guarded)
     frame = frame.rename(columns=sheets.heading_of)

@@ -26,7 +26,7 @@ from scalable_bo.storage.checkpoints import load_checkpoint
 from scalable_bo.storage.places import Place
 from scalable_bo.storage.record import StudyRecord
 from scalable_bo.storage.rounds import Result
-from scalable_bo.study.known import Known
+from scalable_bo.study.ask_inputs import AskInputs
 from scalable_bo.study.surrogate import KeptSurrogate, OutcomeModels
 from surrogates import checks
 from surrogates.models.fresh import EXACT_UP_TO
@@ -129,7 +129,7 @@ class Answers:
 
     def success(self) -> Belief | None:
         """Return the posterior of whether an evaluation succeeds; ``None`` where too few failed."""
-        known = Known(self.space, self.record)
+        known = AskInputs(self.space, self.record)
         data = known.success()
         if data is None:
             return None
@@ -143,7 +143,7 @@ class Answers:
         goal = self.record.goal
         if goal is None:
             return [self._required()]
-        known = Known(self.space, self.record)
+        known = AskInputs(self.space, self.record)
         self._require_values(known.num_modelled)
         models, data, _ = self.outcome_models.of(known)
         return [
@@ -168,7 +168,7 @@ class Answers:
         """Return the posterior of all values by the hyperparameters of the last ask; before one,
         by those of a fit to the same values or, if none has been made, ``None`` unless it ``fits``.
         """
-        known = Known(self.space, self.record)
+        known = AskInputs(self.space, self.record)
         surrogate = self.surrogate
         few_enough = known.num_observed <= EXACT_UP_TO  # to ask for a posterior in passing
         if surrogate.model is None:
@@ -226,7 +226,7 @@ def read_snapshot(path: str | os.PathLike[str], name: str | None = None) -> Snap
     def beliefs() -> list[Belief]:
         if record.goal is None and any(ask.refitted is not None for ask in asks):
             # The kernel may be the user's own, which is not kept
-            known = Known(space, record)
+            known = AskInputs(space, record)
             if checkpoint is None or not kept.take(checkpoint, known):
                 return []
         return answers.beliefs()

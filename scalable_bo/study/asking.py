@@ -27,10 +27,10 @@ from scalable_bo.storage.pools import Pool
 from scalable_bo.storage.rounds import AskReport
 from scalable_bo.storage.rows import keys
 from scalable_bo.storage.storage import Ask, Checkpoints
+from scalable_bo.study.ask_inputs import AskInputs
 from scalable_bo.study.choices import BestOfPool, Choice, Part, choose_parts, draw_from_pool
 from scalable_bo.study.design import Design, NotEnoughLeftError, remaining
 from scalable_bo.study.goals import acquisition_goal
-from scalable_bo.study.known import Known
 from scalable_bo.study.pace import Plan, Region, end_of_fit, learn_success, local_parts, plan_here
 from scalable_bo.study.surrogate import KeptSurrogate, OutcomeModels
 from scalable_bo.study.team import Team, make_job, read_job
@@ -79,7 +79,7 @@ class Proposer:
     def propose(
         self,
         q: int,
-        known: Known,
+        known: AskInputs,
         callback: Callable[[str], None] | None = None,
         pool: Pool | None = None,
     ) -> tuple[Tensor, Ask, AskReport]:
@@ -173,7 +173,7 @@ class Proposer:
     def _asked(
         self,
         q: int,
-        known: Known,
+        known: AskInputs,
         callback: Callable[[str], None] | None,
         pool: Pool | None,
         left: Tensor | None,
@@ -210,7 +210,7 @@ class Proposer:
             )
         return asked
 
-    def _left(self, q: int, known: Known) -> Tensor | None:
+    def _left(self, q: int, known: AskInputs) -> Tensor | None:
         """Return the points of a small finite space that are not taken, at least q of them."""
         points = self._design.points
         if points is not None and not len(points):
@@ -246,7 +246,7 @@ class Proposer:
         paths = model.paths(q, generator=generator, shared=True)
         self._strategy.generate(replace(request, paths=paths))
 
-    def _is_shared(self, q: int, known: Known) -> bool:
+    def _is_shared(self, q: int, known: AskInputs) -> bool:
         """Whether all processes make a batch: there is a path, and a value, for each of them."""
         return (
             self._team is not None
@@ -312,7 +312,7 @@ class Proposer:
         return Request(model, q, cube, generator, constraints=constraints, **options)
 
     def _completed(
-        self, batch: Tensor, num_more: int, known: Known, pool: Pool | None
+        self, batch: Tensor, num_more: int, known: AskInputs, pool: Pool | None
     ) -> tuple[Tensor, int]:
         """Return the points of a batch on the unit cube in the user's units, and in place of its
         last ``num_more``, before them, points of the design, which also gives those for points that
@@ -345,7 +345,7 @@ class _Asked:
     """
 
     q: int
-    known: Known
+    known: AskInputs
     generator: torch.Generator
     start: float
     watch: FitWatch

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from acquisition.constraints import FeasibleSet, TooFewPoints
 from acquisition.outcomes import Success
-from acquisition.pools import Lots, choose, read_parts
+from acquisition.pools import RandomValues, choose, read_parts
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, TooFewCandidates
 from acquisition.strategies import ThompsonStrategy
 from acquisition.strategy import Request, Strategy
@@ -164,7 +164,7 @@ class BestOfPool:
 def draw_from_pool(pool: Pool, q: int, taken: Tensor, generator: torch.Generator) -> Tensor:
     """Return points (q, d) drawn uniformly from a pool, none of the ``taken`` (k, e)."""
     box = pool.space.cube
-    lots = Lots(q, generator)
+    lots = RandomValues(q, generator)
     with _whole_pool_counted(pool):
         best = choose(lots, read_parts(pool, box), FeasibleSet.of(box), KnownPoints(taken, box))
     return pool.take(best.labels)

@@ -29,7 +29,7 @@ from scalable_bo.evaluation.executors import by_threads
 from scalable_bo.evaluation.external import Command
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.report.snapshot import Snapshot, take_snapshot, to_frame
-from scalable_bo.space.cell_texts import apart
+from scalable_bo.space.cell_texts import distinct
 from scalable_bo.space.constraints import CallableConstraint
 from scalable_bo.space.goal import ONLY, Goal
 from scalable_bo.space.plain_values import flag
@@ -46,10 +46,10 @@ from scalable_bo.storage.rows import Outcomes, read_told
 from scalable_bo.storage.sqlite import SQLiteStorage
 from scalable_bo.storage.storage import Change, MemoryStorage, Storage
 from scalable_bo.study.answers import Answers, Predicted
+from scalable_bo.study.ask_inputs import AskInputs
 from scalable_bo.study.asking import Proposer
 from scalable_bo.study.design import NotEnoughLeftError, default_num_initial
 from scalable_bo.study.goals import goal_strategy
-from scalable_bo.study.known import Known
 from scalable_bo.study.optimize import Run
 from scalable_bo.study.team import Team
 from surrogates import PathwiseGP, Solver, checks
@@ -403,7 +403,7 @@ class Study:
                     "the processes that optimise this study have asked for all of their points",
                 )
             self._forget_what_was_replaced()
-            known = Known(self.space, self._record, q)
+            known = AskInputs(self.space, self._record, q)
             num_queued = len(known.queued)
             if candidates is not None:
                 candidates.require(q - num_queued)
@@ -530,7 +530,7 @@ class Study:
     @property
     def _outcome_columns(self) -> list[str]:
         parameters = [*self.space.names, *self.space.fixed]
-        return apart(self._record.wanted.names, parameters)
+        return distinct(self._record.wanted.names, parameters)
 
     def _read_filled(self, sheet: Any) -> tuple[Any, ...]:
         """Return what ``tell`` is given by a sheet, and its notes by id."""

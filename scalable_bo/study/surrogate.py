@@ -23,8 +23,8 @@ from scalable_bo.storage.checkpoints import (
     save_checkpoint,
 )
 from scalable_bo.storage.storage import Checkpoints
+from scalable_bo.study.ask_inputs import AskInputs
 from scalable_bo.study.choices import Choice
-from scalable_bo.study.known import Known
 from surrogates import PathwiseGP
 from surrogates.fitting.search import FitWatch
 
@@ -51,7 +51,7 @@ class KeptSurrogate:
     checkpoint: Checkpoint | None = field(default=None, init=False)
     _of_few: bool = field(default=False, init=False)  # whether it is the one for few
 
-    def is_to_be_fitted(self, known: Known, few: bool) -> bool:
+    def is_to_be_fitted(self, known: AskInputs, few: bool) -> bool:
         """Whether hyperparameters are to be fitted again: to more values, to some that change the
         deviation of all, in whose units they are, or by the kernel of ``few`` or the other one.
         """
@@ -115,7 +115,7 @@ class KeptSurrogate:
         self.fitted = model, data
         self._of_few = few
 
-    def restore(self, known: Known, *, solves: bool = True) -> None:
+    def restore(self, known: AskInputs, *, solves: bool = True) -> None:
         """Bring back the surrogate after the last ask: from its checkpoint or, from where there is
         none, by solving again; without ``solves``, only where a checkpoint is all that it takes.
         """
@@ -143,7 +143,7 @@ class KeptSurrogate:
                 model.paths(ask.num_points, generator=generator)
                 self.hold(model, told, few)
 
-    def take(self, checkpoint: Checkpoint, known: Known) -> bool:
+    def take(self, checkpoint: Checkpoint, known: AskInputs) -> bool:
         """Take a checkpoint's surrogate; return whether its kernel is the factory's."""
         ask = known.asks[checkpoint.ask - 1]
         restored = self.factory.restore(known.data(ask.num_observed), checkpoint)
@@ -152,7 +152,7 @@ class KeptSurrogate:
         self.hold(*restored, self.is_for_few(ask.num_points, ask.num_observed))
         return True
 
-    def mean_of_last_ask(self, known: Known) -> Callable[[Tensor], Tensor] | None:
+    def mean_of_last_ask(self, known: AskInputs) -> Callable[[Tensor], Tensor] | None:
         """Return the mean behind the last ask, from the unit cube (k, e) to values (k,) of which
         the largest is best, without a solve; ``None`` without a checkpoint.
         """
@@ -176,7 +176,7 @@ class KeptSurrogate:
         if self.checkpoints is not None:
             remove_checkpoints(self.checkpoints)
 
-    def _last_checkpoint(self, known: Known) -> Checkpoint | None:
+    def _last_checkpoint(self, known: AskInputs) -> Checkpoint | None:
         if self.checkpoint is not None or self.checkpoints is None or not known.asks:
             return self.checkpoint
         return load_checkpoint(self.checkpoints, known.asks[-1].number)
@@ -193,7 +193,7 @@ class OutcomeModels:
     _fitted: list[PathwiseGP] = field(default_factory=list)
     _fitted_to: list[TrainingData] = field(default_factory=list)
 
-    def of(self, known: Known) -> tuple[list[PathwiseGP], list[TrainingData], bool]:
+    def of(self, known: AskInputs) -> tuple[list[PathwiseGP], list[TrainingData], bool]:
         """Return the models for an ask, their data, and whether they were refitted."""
         refits = [ask for ask in known.asks if ask.refitted]
         data = known.outcome_data(known.num_observed)

@@ -17,7 +17,7 @@ from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.search import (
     LITTLE_NOISE,
     Search,
-    apart,
+    copy_set_apart,
     finer_starts,
     is_function_of_its_parts,
     noisy_start,
@@ -116,7 +116,7 @@ def _search(
         finally:
             search.best.write_to(model)
         return
-    best = given = apart(given)
+    best = given = copy_set_apart(given)
     try:
         noisy = noisy_start(given, variance)
         if noisy is not None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from surrogates import checks
 from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.neighbours import Neighbours
-from surrogates.fitting.search import apart
+from surrogates.fitting.search import copy_set_apart
 from surrogates.restoring import restored_on_failure
 from surrogates.rules.hyperparameters import (
     Coordinates,
@@ -96,7 +96,7 @@ def fit_minibatch(
     num_steps = max(1, math.ceil(int(max_epochs) * n / (m * b)))
     generator = torch.Generator().manual_seed(0) if generator is None else generator
 
-    gp = apart(BatchedGP(model))
+    gp = copy_set_apart(BatchedGP(model))
     X = gp.X
     coordinates = Coordinates(gp, X)
     rate = LEARNING_RATES[optimizer] if learning_rate is None else learning_rate

@@ -16,7 +16,7 @@ from surrogates.fitting.exact import copy_parameters, fit_exact
 from surrogates.fitting.search import (
     LITTLE_NOISE,
     Search,
-    apart,
+    copy_set_apart,
     finer_starts,
     is_function_of_its_parts,
     smooth_start,
@@ -91,7 +91,7 @@ def fit_sample(
         if not restart:
             best = search.maximise(best, index, maxiter=30, ftol=1e-5)
         else:
-            best = _best_of(search, apart(best), index[:1], order[m : 2 * m].to(X.device))
+            best = _best_of(search, copy_set_apart(best), index[:1], order[m : 2 * m].to(X.device))
             if s > 1:
                 best = search.maximise(best, index)
     except KeyboardInterrupt:

@@ -204,7 +204,7 @@ def noisy_start(gp: BatchedGP, variance: float, share: float = 0.5) -> BatchedGP
     return copied
 
 
-def apart(gp: BatchedGP) -> BatchedGP:
+def copy_set_apart(gp: BatchedGP) -> BatchedGP:
     """Return a copy whose equal parts are :func:`set_apart`; ``gp`` itself if there are none."""
     copied = deepcopy(gp)
     return copied if set_apart(copied) else gp
@@ -271,7 +271,7 @@ def smooth_start(gp: BatchedGP, variance: float) -> BatchedGP | None:
         if part.raw_lengthscale.requires_grad:
             # Random points are about √(d / 6) ranges apart
             assign(part, "lengthscale", 0.5 * math.sqrt(gp.X.shape[1]) * longest / LONGEST)
-    return apart(noisy)
+    return copy_set_apart(noisy)
 
 
 def finer_starts(
@@ -307,7 +307,7 @@ def finer_starts(
         if allowed is not excluded:
             for part, width in parts:
                 part.lengthscale = share * width
-            yield apart(deepcopy(start))
+            yield copy_set_apart(deepcopy(start))
         share *= ratio
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from surrogates import checks, memory
 from surrogates.fitting.batched import BatchedGP
 from surrogates.fitting.neighbours import Neighbours
-from surrogates.fitting.search import apart
+from surrogates.fitting.search import copy_set_apart
 from surrogates.operators.forms import gaussian_nll
 from surrogates.restoring import restored_on_failure
 from surrogates.rules.hyperparameters import (
@@ -107,7 +107,7 @@ class _Subsets:
 
     def __init__(self, model: Any, index: Tensor):
         self._index = index
-        first = apart(BatchedGP(model))
+        first = copy_set_apart(BatchedGP(model))
         self.models = [deepcopy(first) for _ in index]
         self.coordinates = [Coordinates(one, first.X[index]) for one in self.models]
         self._best_objective = first.y.new_full((len(index),), -math.inf)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from acquisition import AcquisitionProgress, ParallelThompsonSampling, pools
 from acquisition.constraints import FeasibleSet
-from acquisition.pools import Choosing, Chosen, Lots, choose, read_parts
+from acquisition.pools import Choosing, Chosen, RandomValues, choose, read_parts
 from acquisition.selection import DUPLICATE_DISTANCE, KnownPoints, TooFewCandidates
 from surrogates import PathwiseGP, SamplePaths, memory
 from tests import problems
@@ -108,7 +108,7 @@ def test_lots_take_every_candidate_equally_often() -> None:
     counts = torch.zeros(8)
     parts = [LINE.new_tensor([[0.1], [0.2], [0.3]]), torch.arange(4, 9).unsqueeze(1) / 10.0]
     for seed in range(400):
-        lots = Lots(2, problems.seeded(seed))
+        lots = RandomValues(2, problems.seeded(seed))
         rows = choose(lots, read_parts(parts, LINE), FeasibleSet.of(LINE)).rows
         assert rows[0] != rows[1]
         counts[rows] += 1

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("pydantic")
 
 from scalable_bo.cli.config import read_config
-from scalable_bo.study.known import Known
+from scalable_bo.study.ask_inputs import AskInputs
 from tests.command_lines import CommandLine
 
 CONFIG = """
@@ -76,7 +76,7 @@ def audited(file: Path, expected: list[dict[str, float]]) -> None:
             for _, row in frame.iterrows()
         ]
         assert kept == expected
-        known = Known(study.space, study._record)
+        known = AskInputs(study.space, study._record)
         counts = [len(part.U) for part in known.outcome_data(known.num_observed)]
         assert counts == [sum(name in row for row in expected) for name in OUTCOMES]
         assert study.num_failed == 0

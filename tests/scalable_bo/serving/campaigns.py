@@ -19,7 +19,7 @@ import torch
 from scalable_bo.evaluation.evaluator import Evaluation
 from scalable_bo.serving import gate
 from scalable_bo.serving.client import RemoteStudy
-from scalable_bo.serving.gate import Allowance
+from scalable_bo.serving.middleware import Allowance
 from scalable_bo.serving.server import Server
 from scalable_bo.serving.tokens import new_token
 from scalable_bo.serving.worker import work

@@ -52,10 +52,10 @@ def test_wrong_requests_are_refused_and_change_nothing(
     server, old = fuzzed
     with RemoteStudy(server.url, token=server.token) as remote:
         ids = remote.ask(2).ids
-        before = server.desk.study.to_dataframe()
+        before = server.leased.study.to_dataframe()
         fuzz = Fuzz(server, old)
         fuzz.run(num_requests)
-        assert server.desk.study.to_dataframe().equals(before)
+        assert server.leased.study.to_dataframe().equals(before)
         remote.tell(ids[:1], [1.0])  # and workers go on
         assert remote.num_observations == 1
     print(dict(fuzz.counts))  # noqa: T201  # the figures of a campaign

@@ -14,7 +14,7 @@ pytest.importorskip("fastapi")
 
 from scalable_bo.serving import live
 from scalable_bo.serving.client import RemoteStudy
-from scalable_bo.serving.desk import Desk
+from scalable_bo.serving.leased_study import LeasedStudy
 from scalable_bo.serving.live import LiveView
 from scalable_bo.serving.server import Server
 from scalable_bo.space.quoting import ISOLATES
@@ -46,19 +46,19 @@ def filled(**options: Any) -> Study:
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    desk = Desk(filled(), batch=1, evaluations=13)
+def leased() -> Iterator[LeasedStudy]:
+    leased = LeasedStudy(filled(), batch=1, evaluations=13)
     end = time.monotonic() + 300.0
-    while not desk.ask(1, "worker").points:
+    while not leased.ask(1, "worker").points:
         assert time.monotonic() < end
         time.sleep(0.01)
-    yield desk
-    desk.close()
+    yield leased
+    leased.close()
 
 
 @pytest.fixture(scope="module")
-def view(desk: Desk) -> LiveView:
-    return LiveView(desk)
+def view(leased: LeasedStudy) -> LiveView:
+    return LiveView(leased)
 
 
 def test_the_best_value_and_its_parameters_are_of_one_row_under_noise() -> None:
@@ -68,9 +68,9 @@ def test_the_best_value_and_its_parameters_are_of_one_row_under_noise() -> None:
     study.ask(1)
     result = study.result
     assert result.best_value != study.best_value
-    desk = Desk(study, evaluations=1)
-    shown = LiveView(desk).live()
-    desk.close()
+    leased = LeasedStudy(study, evaluations=1)
+    shown = LiveView(leased).live()
+    leased.close()
     assert shown["found"] == {"best value": f"{result.best_value:.6g}"}
     assert (shown["best"], shown["best_params"]) == (
         result.best_value,
@@ -78,12 +78,12 @@ def test_the_best_value_and_its_parameters_are_of_one_row_under_noise() -> None:
     )
 
 
-def test_the_numbers_and_the_workers_are_there(view: LiveView, desk: Desk) -> None:
+def test_the_numbers_and_the_workers_are_there(view: LiveView, leased: LeasedStudy) -> None:
     shown = view.live()
     assert (shown["num_observations"], shown["num_failed"], shown["num_asks"]) == (11, 1, 3)
     assert (shown["num_leased"], shown["num_workers"]) == (1, 1)
-    assert shown["best"] == desk.study.best_value
-    assert shown["found"] == {"best value": f"{desk.study.best_value:.6g}"}
+    assert shown["best"] == leased.study.best_value
+    assert shown["found"] == {"best value": f"{leased.study.best_value:.6g}"}
     ((count, first, reason),) = shown["failures"]
     assert (count, first, reason) == (1, 8, HOSTILE)
     (worker,) = shown["workers"]
@@ -106,12 +106,12 @@ def test_charts_escape_every_text_of_the_study(view: LiveView) -> None:
     assert 'class="band"' in model["slices"]
 
 
-def test_the_lines_are_data_between_0_and_1(view: LiveView, desk: Desk) -> None:
+def test_the_lines_are_data_between_0_and_1(view: LiveView, leased: LeasedStudy) -> None:
     lines = view.live()["lines"]
     assert [axis["name"] for axis in lines["axes"]] == ["x", "n", "kind", "value"]
     assert len(lines["lines"]) == 11
     best = lines["lines"][0]
-    assert (best["is"], best["value"]) == ("orange", desk.study.best_value)
+    assert (best["is"], best["value"]) == ("orange", leased.study.best_value)
     assert all(0.0 <= place <= 1.0 for line in lines["lines"] for place in line["places"])
     json.dumps(lines, allow_nan=False)
 
@@ -124,8 +124,8 @@ def test_several_objectives_have_a_front_and_limits_are_kept() -> None:
     )
     batch = study.ask(6)
     study.tell(batch.ids, [{"cost": p["x"], "gain": p["x"] * p["y"]} for p in batch.params])
-    desk = Desk(study)
-    view = LiveView(desk)
+    leased = LeasedStudy(study)
+    view = LiveView(leased)
     shown = view.live()
     assert "hypervolume so far" in shown["history"] and "on the front" in shown["front"]
     result = study.result
@@ -136,15 +136,15 @@ def test_several_objectives_have_a_front_and_limits_are_kept() -> None:
     assert shown["best"] is None and "minimize cost, maximize gain" in shown["goal"]
     assert {"cost", "gain", "front"} <= set(view.rows("", "", False, 0, 10)["columns"])
     assert "importances" in view.model()
-    desk.close()
+    leased.close()
 
 
 def test_a_study_without_values_shows_that(view: LiveView) -> None:
-    desk = Desk(Study(SPACE, maximize=True, num_initial=100))
-    view = LiveView(desk)
+    leased = LeasedStudy(Study(SPACE, maximize=True, num_initial=100))
+    view = LiveView(leased)
     assert "history" not in view.live() and view.live()["best"] is None
     assert "no surrogate" in view.model()["note"]
-    desk.close()
+    leased.close()
 
 
 SEARCHES: list[tuple[str, Any]] = [
@@ -167,9 +167,9 @@ SEARCHES: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("search", "holds"), SEARCHES)
 def test_a_search_finds_the_rows_of_which_it_holds(
-    view: LiveView, desk: Desk, search: str, holds: Any
+    view: LiveView, leased: LeasedStudy, search: str, holds: Any
 ) -> None:
-    frame = desk.study.to_dataframe()
+    frame = leased.study.to_dataframe()
     found = view.rows(search, "", False, 0, 100)
     assert [row[0] for row in found["rows"]] == list(frame.index[holds(frame)])
     assert (found["num_found"], found["num_rows"]) == (len(found["rows"]), 13)
@@ -178,16 +178,16 @@ def test_a_search_finds_the_rows_of_which_it_holds(
 def test_a_parameter_may_be_called_id() -> None:
     study = Study(Space(id=Float(0.0, 1.0)), maximize=True)
     study.add_data([[0.5], [0.25]], [1.0, 2.0])
-    desk = Desk(study)
-    view = LiveView(desk)
+    leased = LeasedStudy(study)
+    view = LiveView(leased)
     found = view.rows("id<0.3", "id", False, 0, 5)
-    desk.close()
+    leased.close()
     assert found["columns"][:2] == ["id_", "id"]
     assert [row[:2] for row in found["rows"]] == [[1, 0.25]]
 
 
-def test_rows_come_a_page_at_a_time_in_any_order(view: LiveView, desk: Desk) -> None:
-    frame = desk.study.to_dataframe()
+def test_rows_come_a_page_at_a_time_in_any_order(view: LiveView, leased: LeasedStudy) -> None:
+    frame = leased.study.to_dataframe()
     for sort in ("value", "n", "kind", "status", "id"):
         for down in (False, True):
             pages = [view.rows("", sort, down, k, 5)["rows"] for k in (0, 5, 10)]
@@ -212,13 +212,13 @@ def test_a_hundred_thousand_rows_have_bounded_charts_and_pages() -> None:
     study = Study(Space(x=Float(0, 1), y=Float(0, 1)), maximize=True, num_initial=10**6)
     X = problems.uniform(num_rows, 2)
     study.add_data(X, X.sum(1))
-    desk = Desk(study)
-    view = LiveView(desk)
+    leased = LeasedStudy(study)
+    view = LiveView(leased)
     assert len(json.dumps(view.live())) < 2**20
     found = view.rows("value>1.5 x<0.9", "value", True, 50, 25)
     assert len(found["rows"]) == 25
     assert found["num_found"] == int(((X.sum(1) > 1.5) & (X[:, 0] < 0.9)).sum())
-    desk.close()
+    leased.close()
 
 
 def test_what_takes_long_is_kept_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,4 +261,4 @@ def test_the_page_and_its_parts_are_served_and_nothing_else() -> None:
         status, content, _ = send(server.url, "/rows?sort=%3Cb%3E", token=server.token)
         assert status == 409 and "no column" in json.loads(content)["detail"]
         with RemoteStudy(server.url, token=server.token) as remote:
-            assert remote.best()["observed_value"] == server.desk.study.best_value
+            assert remote.best()["observed_value"] == server.leased.study.best_value

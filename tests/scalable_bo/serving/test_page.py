@@ -58,7 +58,7 @@ def test_it_shows_what_there_is_without_a_complaint(page: Browser, server: Serve
     hidden = page.run("return [...document.querySelectorAll('section[hidden]')].map((e) => e.id)")
     assert hidden == ["front"]
     assert texts(page, ".finding dt") == ["best value"]
-    assert texts(page, ".finding dd") == [f"{server.desk.study.best_value:.6g}"]
+    assert texts(page, ".finding dd") == [f"{server.leased.study.best_value:.6g}"]
     assert page.console() == []
 
 
@@ -192,7 +192,7 @@ def test_axe_finds_nothing_serious_in_the_page_and_the_report(
     batch = several.ask(9)
     values = [{"cost": p["x"], "gain": p["m"], "weight": p["x"] + p["m"]} for p in batch.params]
     several.tell(batch.ids[:6], values[:5] + [math.nan])
-    server.desk.study.report(tmp_path / "one.html")
+    server.leased.study.report(tmp_path / "one.html")
     several.report(tmp_path / "several.html")
     with Browser(tmp_path, width, 900, dark=dark) as browser:
         browser.open(address(server))

@@ -206,9 +206,9 @@ def test_leases_are_held_while_a_point_is_evaluated(study: Study) -> None:
         RemoteStudy(server.url, token=server.token) as other,
     ):
         (id,) = one.ask().ids
-        lease = server.desk.held()[id]
+        lease = server.leased.held()[id]
         with one.holding([id]):
-            renewed = lambda: server.desk.held().get(id, lease)  # noqa: E731
+            renewed = lambda: server.leased.held().get(id, lease)  # noqa: E731
             eventually(lambda: renewed().until > lease.until)
             assert renewed().worker == one.worker
         eventually(lambda: id in other.ask(100).ids)

@@ -166,11 +166,11 @@ def test_a_worker_that_is_ended_leaves_nothing_behind(
         children = folder / "children"
         eventually(lambda: children.exists() and children.read_text().endswith("\n"))
         child = Path("/proc", children.read_text().strip())
-        assert server.desk.held()
+        assert server.leased.held()
         worker.send_signal(number)
         worker.communicate(timeout=300)
         assert worker.returncode in (128 + number, -number)
         eventually(lambda: not child.exists() or "Z" in (child / "stat").read_text().split()[2])
-        eventually(lambda: not server.desk.held())
+        eventually(lambda: not server.leased.held())
         with RemoteStudy(server.url, token=server.token) as other:
             eventually(lambda: 0 in other.ask(100).ids)

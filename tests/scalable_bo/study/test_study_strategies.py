@@ -13,7 +13,7 @@ from acquisition import STRATEGIES
 from scalable_bo.space.space import Categorical, Float, Int, LinearConstraint, Space
 from scalable_bo.study import pace
 from scalable_bo.study.answers import read_snapshot
-from scalable_bo.study.known import Known
+from scalable_bo.study.ask_inputs import AskInputs
 from scalable_bo.study.study import Study
 from tests import problems
 from tests.acquisition.random_points import RandomPoints
@@ -226,7 +226,7 @@ def test_hyperparameters_are_fitted_to_a_tenth_more_of_few_values_and_to_half_mo
     study = Study(PLANE, maximize=False, strategy="thompson", sampler=QUICK)
     study.add_data(problems.uniform(300, 2), problems.uniform(300, 1)[:, 0])
     study.ask(1)
-    known = Known(PLANE, study._record, False)
+    known = AskInputs(PLANE, study._record, False)
     for few, grown in ((True, 330), (False, 450)):
         for n in (300, grown - 1, grown):
             known.num_observed = n

@@ -20,7 +20,7 @@ from surrogates.fitting.search import (
     FitEndedError,
     FitWatch,
     Search,
-    apart,
+    copy_set_apart,
     finer_starts,
     smooth_start,
     with_one_blas_thread,
@@ -205,7 +205,7 @@ def test_equal_parts_of_a_sum_start_apart() -> None:
     X, _ = training_data(model)
     smooth = smooth_start(BatchedGP(model), 1.0)
     assert smooth is not None
-    for gp in (apart(BatchedGP(model)), smooth, *finer_starts(BatchedGP(model), X, 1.0)):
+    for gp in (copy_set_apart(BatchedGP(model)), smooth, *finer_starts(BatchedGP(model), X, 1.0)):
         first, second, third = lengthscales(gp)
         assert second == pytest.approx(0.1 * first) and third == pytest.approx(0.01 * first)
 
@@ -249,7 +249,7 @@ def fixed() -> RBFKernel:
 )
 def test_other_kernels_start_as_they_are(kernel: Kernel) -> None:
     gp = BatchedGP(model_of(kernel))
-    assert apart(gp) is gp
+    assert copy_set_apart(gp) is gp
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.8, 0.9])

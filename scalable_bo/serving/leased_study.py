@@ -63,7 +63,7 @@ class Handout:
     finished: bool = False
 
 
-class Desk:
+class LeasedStudy:
     """Gives the points of a study out and takes their values in, for any thread.
 
     A point is leased: unless the worker renews the lease or tells the point in time, the next
@@ -75,7 +75,7 @@ class Desk:
     :func:`scalable_bo.study.asynchronous.number_to_ask_for`.
 
     Args:
-        study: told and asked by this desk alone in this process.
+        study: told and asked by this object alone in this process.
         lease: seconds.
         batch: the least that is asked for at once, unless fewer evaluations are left.
         evaluations: points of the study that are asked for in all, those before counted in;

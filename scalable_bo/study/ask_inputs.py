@@ -21,7 +21,7 @@ from scalable_bo.storage.rows import keys
 from scalable_bo.storage.storage import Ask
 
 
-class Known:
+class AskInputs:
     """What an ask is based on; values that arrive while it runs wait for the one after.
 
     Attributes:
@@ -110,7 +110,7 @@ class Known:
 
 
 def _batches(space: Space, record: StudyRecord) -> tuple[Tensor, ...]:
-    """Return ``Known.batches``; points that break a limit or a constraint count as failed."""
+    """Return ``AskInputs.batches``; points that break a limit or a constraint count as failed."""
     rows, goal, costs = record.rows, record.goal, record.contents.costs
     first = len(record.asks) + 1
     for ask in reversed(record.asks):

@@ -66,7 +66,7 @@ class Allowance:
         return min(self._burst, left + self._per_second * (time.monotonic() - at))
 
 
-class Gate:
+class TokenMiddleware:
     """Lets requests with the token through to an application, and ``GET /health`` without.
 
     The token comes as a bearer's or, to look at the page in a browser, as the password of HTTP's
