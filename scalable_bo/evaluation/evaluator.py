@@ -25,7 +25,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Self, cast
 
 from scalable_bo.evaluation import processes
-from scalable_bo.evaluation.pools import ProcessLostError, SeparateProcesses
+from scalable_bo.evaluation.separate_processes import ProcessLostError, SeparateProcesses
 from scalable_bo.space.quoting import quote, shorten
 
 MAX_REASON = 500  # characters of a text that comes from outside

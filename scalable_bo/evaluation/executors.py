@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from scalable_bo.evaluation import processes
-from scalable_bo.evaluation.pools import SeparateProcesses
+from scalable_bo.evaluation.separate_processes import SeparateProcesses
 
 
 def executor_maker(kind: str, workers: int, scheduler: str | None = None) -> Callable[[], Executor]:

@@ -95,7 +95,7 @@ class Page(_Body):
 
 
 def make_app(leased: LeasedStudy, token: str) -> TokenMiddleware:
-    """Return the application of a server, behind its gate."""
+    """Return the application of a server, behind the check of its token."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.add_exception_handler(ValidationError, _say_what_is_wrong)
     for kind in (OSError, RuntimeError):

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import torch
 
 from scalable_bo.evaluation.evaluator import Evaluation
-from scalable_bo.serving import gate
+from scalable_bo.serving import middleware
 from scalable_bo.serving.client import RemoteStudy
 from scalable_bo.serving.middleware import Allowance
 from scalable_bo.serving.server import Server
@@ -262,7 +262,9 @@ class Fuzz:
 
     def oversized(self) -> tuple[str, int, bytes, set[int]]:
         """Return what a body above the limit was answered."""
-        body = b'{"worker": "' + b"a" * (gate.MOST_BYTES + self._random.randrange(10**6)) + b'"}'
+        body = (
+            b'{"worker": "' + b"a" * (middleware.MOST_BYTES + self._random.randrange(10**6)) + b'"}'
+        )
         status, content, _ = self._post("/ask", body)
         return "oversized", status, content, {413}
 

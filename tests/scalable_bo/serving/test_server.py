@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from scalable_bo.evaluation.evaluator import Evaluation, LateError
-from scalable_bo.serving import app, gate
+from scalable_bo.serving import app, middleware
 from scalable_bo.serving import server as server_module
 from scalable_bo.serving.client import RemoteStudy
 from scalable_bo.serving.server import Server
@@ -314,7 +314,7 @@ def test_what_is_no_json_is_refused(server: Server) -> None:
 
 
 def test_large_bodies_are_refused_with_and_without_a_length(server: Server) -> None:
-    large = b" " * (gate.MOST_BYTES + 1)
+    large = b" " * (middleware.MOST_BYTES + 1)
     headers = {"Content-Type": "application/json"}
     token = server.token
     options: dict[str, Any] = {"method": "POST", "token": token, "headers": headers}
