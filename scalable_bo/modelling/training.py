@@ -169,7 +169,7 @@ class TrainingData:
     def of(cls, U: Tensor, values: Tensor, noise: Tensor | None, maximize: bool) -> TrainingData:
         """Standardise values (n,) and their variances (n,)."""
         signed = (values * (1.0 if maximize else -1.0)).clamp(-FARTHEST, FARTHEST)
-        y, offset, scale = _standardised(signed)
+        y, offset, scale = _standardised(signed, noise)
         known = None if noise is None else noise[:, None] / scale / scale
         return cls(U, y[:, None], known, scale, offset, signed)
 
@@ -270,8 +270,11 @@ class TrainingData:
         return (self.kept.cumsum(0) - 1)[told[self.kept[told]]]
 
 
-def _standardised(values: Tensor) -> tuple[Tensor, float, float]:
+def _standardised(values: Tensor, noise: Tensor | None = None) -> tuple[Tensor, float, float]:
     """Return values (n,) less their mean, in units of their standard deviation, and both.
+
+    Of known variances (n,), a value counts by the inverse of its own and that of all together, of
+    which the deviation is the fixed point: a value that says little moves neither.
 
     Values are divided by a power of 2 first, which rounds nothing: squares of large ones would be
     infinite, of small ones 0.
@@ -281,6 +284,15 @@ def _standardised(values: Tensor) -> tuple[Tensor, float, float]:
     unit = 2.0 ** max(-largest, min(exponent, largest))
     shares = values / unit
     scale = shares.std().item() if len(values) > 1 else 0.0
+    offset = shares.mean().item() if len(values) else 0.0
+    if noise is not None and scale > 0:
+        own = (noise / unit / unit).clamp_max(FARTHEST)
+        before = math.inf
+        while scale < 0.99 * before:  # units matter no more than that
+            before = scale
+            weights = (scale**2 + own.min()) / (scale**2 + own)
+            offset = (weights @ shares / weights.sum()).item()
+            freedom = weights.sum() - weights @ weights / weights.sum()  # n − 1 of equal weights
+            scale = (weights @ (shares - offset).square() / freedom).sqrt().item()
     scale = scale if scale > 0 else 1.0 / unit
-    offset = shares.mean()
-    return (shares - offset) / scale, unit * offset.item(), unit * scale
+    return (shares - offset) / scale, unit * offset, unit * scale

@@ -124,3 +124,25 @@ def test_the_jacobian_makes_likelihoods_those_of_the_values() -> None:
     assert data.log_jacobian(torch.arange(40)) == pytest.approx(
         -40 * math.log(7.0 * float(SMOOTH.std()))
     )
+
+
+def test_values_of_large_known_variances_do_not_set_the_units() -> None:
+    values = torch.sin(6.0 * U[:, 0]) + U[:, 1]
+    noise = torch.full((40,), 1e-6, dtype=torch.float64)
+    alone = TrainingData.of(U[2:], values[2:], noise[2:], True)
+    for variance in (1e6, 1e12, 1e200):
+        noise[:2] = variance
+        values[:2] = variance**0.5 * torch.tensor([1.0, -1.0], dtype=torch.float64)
+        data = data_of(values, noise)
+        assert data.scale == pytest.approx(alone.scale, rel=0.05)
+        assert data.offset == pytest.approx(alone.offset, abs=0.02)
+        assert data.noise is not None
+        assert torch.allclose(data.noise * data.scale**2, noise[:, None])
+
+
+@pytest.mark.parametrize("variance", [1e-300, 0.3, 1e300])
+def test_values_of_equal_known_variances_have_their_plain_units(variance: float) -> None:
+    plain = data_of(SMOOTH - 7.0)
+    data = data_of(SMOOTH - 7.0, torch.full_like(SMOOTH, variance))
+    assert data.scale == pytest.approx(plain.scale) and data.offset == pytest.approx(plain.offset)
+    assert torch.allclose(data.y, plain.y)

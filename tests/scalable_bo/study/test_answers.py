@@ -534,3 +534,15 @@ def test_importances_do_not_depend_on_the_unit_of_values(unit: float) -> None:
     found = study.importances()
     assert sum(found.values()) == pytest.approx(1.0)
     assert found["x"] > 0.9
+
+
+def test_measurements_that_say_little_do_not_blur_the_others() -> None:
+    X = torch.linspace(0.0, 1.0, 9, dtype=torch.float64)[:, None]
+    values = torch.sin(6.0 * X[:, 0])
+    noise = torch.full((9,), 1e-6, dtype=torch.float64)
+    values[4], noise[4] = 1e6, 1e12
+    study = Study(Space(x=Float(0.0, 1.0)), maximize=True, seed=0)
+    study.add_data(X, values, noise=noise)
+    mean, std = study.predict(X[:3])
+    assert torch.allclose(mean, values[:3], atol=5e-3)
+    assert (std < 2e-3).all()
