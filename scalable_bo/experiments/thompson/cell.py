@@ -13,16 +13,20 @@ References:
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import shutil
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
@@ -37,18 +41,21 @@ from scalable_bo.experiments.records import (
     Record,
     Stopwatch,
     describe_environment,
+    differences,
     existing_record,
     peak_memory_bytes,
     reset_peak_memory,
 )
 from scalable_bo.experiments.solvers import from_outside, name_of, solver_for
-from scalable_bo.experiments.thompson.state import load_state, require_settings_of_run, save_state
 from scalable_bo.experiments.torchrun import num_processes
 from surrogates import Checkpoint, PathwiseGP, PriorPaths, Solver, UnsolvedWarning, checks
+from surrogates.atomic import write_atomically
+from surrogates.callers import warn
 from surrogates.models.variational_gp import VariationalGP
 from surrogates.solvers.registry import SOLVERS
 
 SVGP = "svgp"
+STATE_FORMAT = 1
 # One independent random stream a purpose, so that every solver meets the same target, data and
 # observation noise.
 _STREAMS = (
@@ -387,3 +394,46 @@ def published_weights(y: Tensor) -> Tensor:
 def draw_seed(generator: torch.Generator) -> int:
     """Draw a seed for a component that makes its own generator."""
     return int(torch.randint(2**62, (), generator=generator))
+
+
+def save_state(path: Path, record: Record, tensors: Mapping[str, Tensor]) -> None:
+    """Replace ``path`` by the state of a run after a round, its record and tensors by name: after a
+    crash at any moment there is the former one or this, whole. The header of the safetensors file
+    carries the record as JSON and a digest of it all.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(record)
+    tensors = {n: tensor.detach().cpu().clone().contiguous() for n, tensor in tensors.items()}
+    about = {"format": str(STATE_FORMAT), "record": text, "digest": _digest(text, tensors)}
+    write_atomically(path, save(tensors, metadata=about))
+
+
+def load_state(path: Path) -> tuple[Record, dict[str, Tensor]] | None:
+    """Return the record and tensors at ``path``; ``None`` if absent or, with a warning, damaged."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
+        if about["format"] != str(STATE_FORMAT):
+            raise ValueError(f"format {about['format']}, not {STATE_FORMAT}")
+        if about["digest"] != _digest(about["record"], tensors):
+            raise ValueError("its digest is another")
+        return json.loads(about["record"]), tensors
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        warn(f"The state {path} is damaged and was passed over ({error}). The run starts again.")
+        return None
+
+
+def require_settings_of_run(name: str, found: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Require that the record ``found`` of the run ``name`` has these settings; else ValueError."""
+    if changes := differences(found.get("settings", {}), settings):
+        raise ValueError(
+            f"`out` has a record of {name} with other settings: {', '.join(changes)}. It is neither"
+            " resumed nor replaced unasked. Choose another folder, or add --rerun to begin again."
+        )
+
+
+def _digest(text: str, tensors: dict[str, Tensor]) -> str:
+    return hashlib.sha256(text.encode() + save(tensors)).hexdigest()
