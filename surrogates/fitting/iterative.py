@@ -8,16 +8,17 @@ solutions U = H⁻¹ Z. The gradient of the log marginal likelihood in a hyperpa
 """
 
 import torch
+from gpytorch.kernels import Kernel
 from gpytorch.models import ExactGP
 from torch import Tensor
 
-from surrogates import checks
+from surrogates import checks, memory
 from surrogates.callers import warn
 from surrogates.fitting.search import set_apart
 from surrogates.functions.draws import standard_normal
 from surrogates.functions.features import PriorPaths
 from surrogates.operators.kernel_matrix import kernel_operator
-from surrogates.operators.quadratic import backward_quadratic_form
+from surrogates.operators.tiles import spans, tile_side
 from surrogates.restoring import restored_on_failure
 from surrogates.rules.hyperparameters import (
     Coordinates,
@@ -297,3 +298,37 @@ class _Rise:
         else:
             self._since_best += 1
         return self._since_best > patience
+
+
+def backward_quadratic_form(kernel: Kernel, X: Tensor, U: Tensor, weights: Tensor) -> float:
+    """Return q = Σ_c ω_c u_cᵀ k(X, X) u_c for U (n, s) and ``weights`` ω (s,), and add ∂q/∂θ to the
+    gradients of those parameters of ``kernel`` that have ``requires_grad``, as ``backward`` does, a
+    tile and its transpose at a time, in O(n) memory.
+
+    Args:
+        kernel: a GPyTorch kernel without a batch shape.
+    """
+    V = weights.unsqueeze(1) * U.T
+    parameters = [parameter for parameter in kernel.parameters() if parameter.requires_grad]
+
+    def sums(side: int) -> tuple[float, list[Tensor]]:
+        q = 0.0
+        gradients = [torch.zeros_like(parameter) for parameter in parameters]
+        for i in spans(len(X), side):
+            for j in spans(i.stop, side):
+                twice = 1.0 if j.start == i.start else 2.0
+                with torch.enable_grad():
+                    part = twice * (kernel(X[i], X[j]).to_dense() * (U[i] @ V[:, j])).sum()
+                q += part.item()
+                if part.requires_grad:
+                    found = torch.autograd.grad(
+                        part, parameters, allow_unused=True, materialize_grads=True
+                    )
+                    for gradient, more in zip(gradients, found, strict=True):
+                        gradient += more
+        return q, gradients
+
+    q, gradients = memory.halving(sums, tile_side(X.device), "A tile")
+    if parameters:
+        torch.autograd.backward(parameters, gradients)
+    return q

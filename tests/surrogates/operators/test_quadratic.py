@@ -8,8 +8,8 @@ import torch
 from gpytorch.kernels import RQKernel, ScaleKernel
 from torch import Tensor
 
+from surrogates.fitting.iterative import backward_quadratic_form
 from surrogates.operators import tiles
-from surrogates.operators.quadratic import backward_quadratic_form
 from tests import problems
 
 X = problems.uniform(70, problems.DIM)
