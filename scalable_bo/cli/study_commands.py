@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -18,7 +18,6 @@ import typer
 
 from scalable_bo._packages import require
 from scalable_bo.cli.console import print_table, stop
-from scalable_bo.cli.results import read_results
 from scalable_bo.space.quoting import count, legible
 
 if TYPE_CHECKING:
@@ -175,6 +174,43 @@ def tell(
     rest = f"; {count(partial, 'point')} still pending" if partial else ""
     told = count(len(lines) - failed - partial, "value")
     typer.echo(f"told {told} and {count(failed, 'failure')}{rest}")
+
+
+def read_results(source: str) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a file, or of standard input, each with ``id``, ``value``, ``noise`` and
+    ``error``.
+
+    Raises:
+        ValueError: for what is no such line.
+    """
+    from scalable_bo.evaluation.evaluator import MOST_BYTES
+
+    if source != "-" and not Path(source).is_file():
+        raise ValueError(
+            f"`results` must be a file of JSON lines, or - for standard input, and {source} is not"
+            " there."
+        )
+    with nullcontext(sys.stdin.buffer) if source == "-" else open(source, "rb") as lines:
+        for number, content in enumerate(iter(lambda: lines.readline(MOST_BYTES + 1), b""), 1):
+            if len(content) > MOST_BYTES:
+                raise ValueError(f"Line {number} must have at most {MOST_BYTES} bytes.")
+            if content.strip():
+                yield _read_result(content, number)
+
+
+def _read_result(content: bytes, number: int) -> dict[str, Any]:
+    from scalable_bo.evaluation.external import read_answer_line
+
+    try:
+        line = read_answer_line(content)
+    except ValueError as error:
+        raise ValueError(f"Line {number} {error}.") from error
+    if unknown := sorted(set(line) - {"id", "value", "error", "noise"}):
+        raise ValueError(
+            f"Line {number} must have `id`, `value` or `error`, and `noise`, got"
+            f" `{unknown[0]:.80}`."
+        )
+    return {"noise": None} | line
 
 
 def correct(
@@ -515,7 +551,6 @@ def open_study(place: str, name: str | None) -> Study:
 
 
 def _configuration(place: str, name: str | None) -> Config | None:
-    """Return the configuration that a command is given, if it is one."""
     from scalable_bo.cli.config import read_config
 
     if Path(place).suffix.lower() != ".toml" or "://" in place:

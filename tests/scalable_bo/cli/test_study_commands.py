@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scalable_bo.cli.config import read_config
-from scalable_bo.cli.results import read_results
+from scalable_bo.cli.study_commands import read_results
 from scalable_bo.evaluation.evaluator import MAX_REASON, MOST_BYTES
 from scalable_bo.space.constraints import LinearConstraint
 from scalable_bo.space.parameters import Categorical, Float, Int
