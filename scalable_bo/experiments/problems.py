@@ -20,26 +20,9 @@ from torch import Tensor
 from surrogates import PriorPaths, checks
 
 TEST_FUNCTIONS = (
-    "Ackley",
-    "Beale",
-    "Branin",
-    "Bukin",
-    "Cosine8",
-    "DixonPrice",
-    "DropWave",
-    "EggHolder",
-    "Griewank",
-    "Hartmann",
-    "HolderTable",
-    "Levy",
-    "Michalewicz",
-    "Powell",
-    "Rastrigin",
-    "Rosenbrock",
-    "Shekel",
-    "SixHumpCamel",
-    "StyblinskiTang",
-    "ThreeHumpCamel",
+    *("Ackley", "Beale", "Branin", "Bukin", "Cosine8", "DixonPrice", "DropWave", "EggHolder"),
+    *("Griewank", "Hartmann", "HolderTable", "Levy", "Michalewicz", "Powell", "Rastrigin"),
+    *("Rosenbrock", "Shekel", "SixHumpCamel", "StyblinskiTang", "ThreeHumpCamel"),
 )
 
 

@@ -59,14 +59,8 @@ STATE_FORMAT = 1
 # One independent random stream a purpose, so that every solver meets the same target, data and
 # observation noise.
 _STREAMS = (
-    "target",
-    "initial",
-    "initial noise",
-    "noise",
-    "paths",
-    "candidates",
-    "random search",
-    "random noise",
+    *("target", "initial", "initial noise", "noise", "paths", "candidates"),
+    *("random search", "random noise"),
 )
 
 
