@@ -129,17 +129,11 @@ def main() -> None:
         "factorisation_advantage": factorisation_advantage(device),
     }
     results: list[dict[str, Any]] = []
+    record = {"settings": settings, "rates": rates, "results": results}
     for part in arguments.parts:
         for result in PARTS[part](arguments, device):
             results.append(result)
-            write_benchmark(
-                arguments.out,
-                "ceilings",
-                device=device,
-                settings=settings,
-                rates=rates,
-                results=results,
-            )
+            write_benchmark(arguments.out, "ceilings", device=device, **record)
     rows = [
         (
             result["what"],

@@ -49,8 +49,7 @@ class BatchSizeCell(FitCell):
         seed: of the split 90 : 10, the network's first weights and the method.
         n: points of the data set, training and test together.
         width: of both layers of the network, and number of random features.
-        data_dir: folder of the data sets; ``None`` for ``../shared/data/uci``, from here or from
-            the project's root.
+        data_dir: folder of the data sets; see ``find_data_dir``.
     """
 
     experiment: ClassVar[str] = "batch-sizes"

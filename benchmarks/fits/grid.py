@@ -111,7 +111,6 @@ class Data:
 
 
 def draw(cell: GridCell, num_test: int = 1000) -> Data:
-    """Return the data of a cell."""
     seed = zlib.crc32(f"{cell.n} {cell.d} {cell.seed}".encode())
     generator = torch.Generator().manual_seed(seed)
     n, total = cell.n, cell.n + num_test
@@ -147,7 +146,6 @@ def function(
 
 
 def model_of(cell: GridCell, X: Tensor, y: Tensor) -> PathwiseGP:
-    """Return the model that is fitted."""
     kernel = None if cell.kernel == "rbf" else KERNELS[cell.kernel](cell.d).to(X)
     return PathwiseGP(X, y, covar_module=kernel)
 

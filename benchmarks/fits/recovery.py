@@ -10,18 +10,19 @@ References:
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.kernels import RBFKernel
 from torch import Tensor
 
 from benchmarks.fits.fit_cell import FitCell, FitMethod
 from benchmarks.fits.sgpr import fit_sgpr
 from scalable_bo.experiments.cells import Status
-from scalable_bo.experiments.models import zero_mean_model
+from scalable_bo.experiments.models import matern_kernel, zero_mean_model
 from surrogates import (
     FiniteFeatureGP,
     FourierFeatures,
@@ -97,12 +98,11 @@ class RecoveryCell(FitCell):
 def drawn_from_rbf(cell: RecoveryCell, seed: int, lengthscale: float = 0.5) -> PathwiseGP:
     """Return a model, at the cell's start, of a draw from the RBF kernel of known lengthscale."""
     generator, X = _points(cell, seed)
-    base = RBFKernel().double()
-    base.lengthscale = lengthscale
-    kernel = ScaleKernel(base.requires_grad_(False)).double()
-    kernel.outputscale = cell.start[0]
+    kernel = matern_kernel(lengthscale, cell.start[0], math.inf)
+    kernel.raw_outputscale.requires_grad_(True)
     with torch.no_grad():
-        H = TRUTH[0] * base(X).to_dense() + TRUTH[1] * torch.eye(cell.n, dtype=X.dtype)
+        K = kernel.base_kernel(X).to_dense()
+        H = TRUTH[0] * K + TRUTH[1] * torch.eye(cell.n, dtype=X.dtype)
         root = torch.linalg.cholesky(H)
     y = root @ torch.randn(cell.n, 1, generator=generator, dtype=X.dtype)
     model = zero_mean_model(X, y[:, 0], cell.start[1], PathwiseGP, covar_module=kernel)

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from gpytorch.kernels import RBFKernel, ScaleKernel
+from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from benchmarks.fits.fit_cell import FitCell, FitMethod
 from benchmarks.fits.sgpr import SGPR, fit_sgpr
 from benchmarks.fits.simulators import SIMULATORS
 from scalable_bo.experiments.cells import Status
-from scalable_bo.experiments.models import Model, zero_mean_model
+from scalable_bo.experiments.models import Model, matern_kernel, zero_mean_model
 from scalable_bo.experiments.records import peak_memory_bytes, reset_peak_memory
 from scalable_bo.experiments.regression.data import RegressionData, load_table, split_table
 from scalable_bo.experiments.regression.regression_cell import negative_log_likelihood
@@ -60,8 +60,7 @@ class ScoreCell(FitCell):
         tolerance: at which sgGP stops; 0 for all epochs.
         num_inducing: points of SGPR, and random features of SCGD.
         num_neighbours: data that a prediction is made from.
-        data_dir: folder of the data sets; ``None`` for ``../shared/data/uci``, from here or from
-            the project's root.
+        data_dir: folder of the data sets; see ``find_data_dir``.
     """
 
     experiment: ClassVar[str] = "scores"
@@ -151,13 +150,9 @@ def load(
     return split_table(table, cell.seed, test_fraction)
 
 
-def rbf_kernel(dim: int) -> ScaleKernel:
+def rbf_kernel(dim: int) -> Kernel:
     """Return an RBF kernel, its variance and lengthscales 1."""
-    base = RBFKernel(ard_num_dims=dim)
-    base.lengthscale = 1.0
-    kernel = ScaleKernel(base)
-    kernel.outputscale = 1.0
-    return kernel.double()
+    return matern_kernel(torch.ones(dim), 1.0, math.inf).requires_grad_(True)
 
 
 def starting_model(cell: ScoreCell, X: Tensor, y: Tensor, generator: torch.Generator) -> PathwiseGP:

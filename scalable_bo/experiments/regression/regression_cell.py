@@ -67,8 +67,7 @@ class RegressionCell(Cell[Loaded]):
         split: which of the ten test masks; of a user's table, the seed of the choice of test rows.
         solver: one of ``REGRESSION_METHODS``; or a solver from outside, an object or
             "module:Class", with its own budget.
-        data_dir: folder of the data sets; ``None`` for ``../shared/data/uci``, from here or from
-            the project's root.
+        data_dir: folder of the data sets; see ``find_data_dir``.
         noise: noise variance σ² in place of the given or fitted one; ``None`` for that.
         mean_only: compute the posterior mean alone: an RMSE, and no likelihood.
         target: column of the user's table to predict.
