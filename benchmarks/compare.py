@@ -73,7 +73,6 @@ class Comparison:
         return self.ratio > limit and self.interval[0] > 1.0
 
     def row(self, limit: float) -> tuple[str, ...]:
-        """Return a row of the table."""
         if self.ratio is None or self.interval is None:
             return self.workload, "–", "–", "–", "–", "LOST" if self.lost else "absent"
         low, high = self.interval
@@ -170,7 +169,6 @@ def run_once(
 
 
 def unpack(repository: Path, commit: str, folder: Path) -> None:
-    """Write the files of ``commit`` into ``folder``."""
     archive = subprocess.run(
         ["git", "-C", str(repository), "archive", "--format=tar", commit], capture_output=True
     )

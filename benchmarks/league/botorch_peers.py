@@ -108,7 +108,6 @@ class TrustRegionSearch(Optimiser):
         self._begin()
 
     def _begin(self) -> None:
-        """Forget what is known, and begin a region."""
         dim = self.space.encoded_dim
         self._region = TrustRegion(dim, self.q)
         self._first = len(self.X)

@@ -260,7 +260,6 @@ def _thompson_system(cell: TraceCell, num_test: int = 1000) -> System:
 
 
 def _score(system: System, solution: Solution) -> Record:
-    """Measure a solution in float64."""
     W = solution.value.double()
     K, cross = system.cross(W.device)
     mean = cross @ W

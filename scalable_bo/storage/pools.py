@@ -176,7 +176,6 @@ def _refusal(part: Any, whole: Any) -> TypeError:
 
 
 def _check_array(points: Tensor | np.ndarray, names: tuple[str, ...]) -> None:
-    """Require an array (c, d) of numbers."""
     if isinstance(points, Tensor):
         numeric = points.layout == torch.strided and not points.is_complex()
     else:

@@ -109,7 +109,6 @@ def _copy(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _is_log(source: sqlite3.Connection) -> bool:
-    """Return whether a database has a table of writes."""
     with suppress(*UNREADABLE):
         return set(source.execute("SELECT type, name, sql FROM sqlite_master")) >= DEFINITIONS
     return False

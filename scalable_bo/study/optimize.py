@@ -94,7 +94,6 @@ class _Loop:
         self._begin_round()
 
     def run_rounds(self) -> None:
-        """Ask for a batch, evaluate all of it, and so on."""
         run = self._run
         work = self._evaluate_together if run.vectorized else self._evaluate
         if (left := self._study.unfinished()).ids:

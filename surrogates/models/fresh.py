@@ -450,7 +450,6 @@ class FreshGP(SingleTaskGP):
 
     @property
     def _given_inputs(self) -> Tensor:
-        """The training inputs before the input transform."""
         if not self._has_transformed_inputs:
             return self.train_inputs[0]
         return self._original_train_inputs  # type: ignore[return-value]
