@@ -5,14 +5,8 @@ import warnings
 
 # Ours, and those that call us back or decorate what is ours
 PACKAGES = {
-    "surrogates",
-    "acquisition",
-    "scalable_bo",
-    "torch",
-    "gpytorch",
-    "botorch",
-    "sklearn",
-    "contextlib",
+    *("surrogates", "acquisition", "scalable_bo"),
+    *("torch", "gpytorch", "botorch", "sklearn", "contextlib"),
 }
 
 
