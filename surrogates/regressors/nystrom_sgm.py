@@ -164,7 +164,8 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         path = []
         errors: list[Tensor] = []
         settings = {"batch_size": self.batch_size_, "num_passes": passes, "generator": generator}
-        for c in self._descend(rows, (data, targets[:n]), step_sizes, **settings):
+        fitted = (data, targets[:n])
+        for c in self._descend(rows, fitted, step_sizes, **settings):
             path.append(c)
             errors.append((held_rows @ c - targets[n:].unsqueeze(1)).square().mean(0))
             # As many passes again, and 20, that have brought no smaller error
@@ -179,11 +180,13 @@ class NystromSGM(RegressorMixin, BaseEstimator):
             batch_size = len(everything) if self.batch_size_ == n else self.batch_size_
             settings |= {"num_passes": self.num_passes_, "batch_size": batch_size}
             step_sizes = step_sizes[chosen : chosen + 1]
-            path = list(self._descend(rows, (everything, targets), step_sizes, **settings))
+            fitted = (everything, targets)
+            path = list(self._descend(rows, fitted, step_sizes, **settings))
             chosen = 0
         self.coefficient_path_ = torch.stack([root @ c[:, chosen] for c in path]).numpy()
         self.coefficients_ = self.coefficient_path_[self.num_passes_ - 1].copy()
         self.centers_ = centers.numpy()
+        self._refuse_divergence(*fitted)
         return self
 
     def _descend(
@@ -196,12 +199,26 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         )
         for c in descend(rows, targets, start, step_sizes, **settings):
             if not c.isfinite().all():
-                limit = 2.0 / self._kernel_bound(X)
-                raise ValueError(
-                    f"`step_size` must be below 2/κ² = {limit:.3g} to be sure to converge, got"
-                    f" {self.step_size}. Reduce it."
-                )
+                raise self._divergence(X)
             yield c
+
+    def _refuse_divergence(self, X: Tensor, targets: Tensor) -> None:
+        """Raise if a given step size led further from the targets than the batches' noise does."""
+        if self.step_size is None or self.step_size * self._kernel_bound(X) <= 2.0:
+            return
+        centers = checks.of_array(self.centers_)
+        operator = kernel_operator(self.kernel_, X, centers, memory_budget=0)
+        residual = (operator @ checks.of_array(self.coefficients_)[:, None])[:, 0] - targets
+        # At half the longest stable step, that noise adds on average at most what c = 0 leaves
+        if not residual.square().mean() <= 2.0 * targets.square().mean():
+            raise self._divergence(X)
+
+    def _divergence(self, X: Tensor) -> ValueError:
+        limit = 2.0 / self._kernel_bound(X)
+        return ValueError(
+            f"`step_size` must be below 2/κ² = {limit:.3g} to be sure to converge, got"
+            f" {self.step_size}, with which the iteration diverges. Reduce it."
+        )
 
     def _choose(self, errors: list[Tensor], search: bool) -> int:
         table = torch.stack(errors)  # (passes, step sizes), NaN where nothing is held out

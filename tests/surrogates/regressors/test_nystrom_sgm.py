@@ -462,6 +462,32 @@ def test_bad_parameters_are_named() -> None:
         fitted(step_size=1e6, batch_size=1)
 
 
+@pytest.mark.parametrize("refit", [True, False])
+@pytest.mark.parametrize(("step_size", "num_passes"), [(50.0, 1), (50.0, 3), (10.0, None)])
+def test_a_descent_that_ends_above_its_start_has_diverged(
+    step_size: float, num_passes: int | None, refit: bool
+) -> None:
+    X = np.random.default_rng(0).random((500, 3))
+    settings: dict[str, Any] = {"num_passes": num_passes, "refit": refit, "random_state": 0}
+    with pytest.raises(ValueError, match="must be below 2/κ² = 2 .* diverges. Reduce it."):
+        NystromSGM(step_size=step_size, **settings).fit(X, X.sum(1))
+    assert (
+        NystromSGM(step_size=5.0, num_passes=3, random_state=0).fit(X, X.sum(1)).score(X, X.sum(1))
+        > 0.95
+    )
+
+
+@pytest.mark.parametrize(("step_size", "batch_size"), [(2.0, 1), (5.0, None)])
+def test_noise_that_a_stable_step_scatters_about_is_no_divergence(
+    step_size: float, batch_size: int | None
+) -> None:
+    generator = np.random.default_rng(1)
+    X = generator.random((500, 3))
+    y = generator.standard_normal(500)
+    settings: dict[str, Any] = {"batch_size": batch_size, "num_passes": 10, "random_state": 1}
+    assert NystromSGM(step_size=step_size, **settings).fit(X, y).score(X, y) < 0.0
+
+
 def test_centers_that_do_not_fit_are_refused_with_their_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
