@@ -147,6 +147,8 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         order = torch.cat([kept, held_out])
         everything = checks.of_array(inputs)[order]
         targets = checks.of_array(outputs).double()[order]
+        scale = targets.abs().max().item() or 1.0
+        targets /= scale  # so that no square overflows or vanishes
         n = len(kept)
         data = everything[:n]
 
@@ -175,7 +177,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
             if search:
                 self._warn_of_the_cap(errors)
         self.step_sizes_ = tuple(step_sizes.tolist())
-        chosen = self._choose(errors, search)
+        chosen = self._choose(errors, search, scale)
         if self.refit and len(held_out) > 0:
             batch_size = len(everything) if self.batch_size_ == n else self.batch_size_
             settings |= {"num_passes": self.num_passes_, "batch_size": batch_size}
@@ -183,10 +185,11 @@ class NystromSGM(RegressorMixin, BaseEstimator):
             fitted = (everything, targets)
             path = list(self._descend(rows, fitted, step_sizes, **settings))
             chosen = 0
-        self.coefficient_path_ = torch.stack([root @ c[:, chosen] for c in path]).numpy()
+        weights = torch.stack([root @ c[:, chosen] for c in path])
+        self._refuse_divergence(centers, weights[self.num_passes_ - 1], *fitted)
+        self.coefficient_path_ = (scale * weights).numpy()
         self.coefficients_ = self.coefficient_path_[self.num_passes_ - 1].copy()
         self.centers_ = centers.numpy()
-        self._refuse_divergence(*fitted)
         return self
 
     def _descend(
@@ -202,13 +205,12 @@ class NystromSGM(RegressorMixin, BaseEstimator):
                 raise self._divergence(X)
             yield c
 
-    def _refuse_divergence(self, X: Tensor, targets: Tensor) -> None:
+    def _refuse_divergence(self, Z: Tensor, weights: Tensor, X: Tensor, targets: Tensor) -> None:
         """Raise if a given step size led further from the targets than the batches' noise does."""
         if self.step_size is None or self.step_size * self._kernel_bound(X) <= 2.0:
             return
-        centers = checks.of_array(self.centers_)
-        operator = kernel_operator(self.kernel_, X, centers, memory_budget=0)
-        residual = (operator @ checks.of_array(self.coefficients_)[:, None])[:, 0] - targets
+        fit = kernel_operator(self.kernel_, X, Z, memory_budget=0) @ weights[:, None]
+        residual = fit[:, 0] - targets
         # At half the longest stable step, that noise adds on average at most what c = 0 leaves
         if not residual.square().mean() <= 2.0 * targets.square().mean():
             raise self._divergence(X)
@@ -220,7 +222,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
             f" {self.step_size}, with which the iteration diverges. Reduce it."
         )
 
-    def _choose(self, errors: list[Tensor], search: bool) -> int:
+    def _choose(self, errors: list[Tensor], search: bool, scale: float) -> int:
         table = torch.stack(errors)  # (passes, step sizes), NaN where nothing is held out
         self.num_passes_ = len(table)
         chosen = int(table[-1].argmin())
@@ -229,7 +231,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
             chosen = int(table.argmin()) % len(errors[0])
         self.step_size_ = self.step_sizes_[chosen]
         held_out = not table.isnan().all()
-        self.validation_error_ = table[:, chosen].numpy().copy() if held_out else None
+        self.validation_error_ = (table[:, chosen] * scale * scale).numpy() if held_out else None
         return chosen
 
     def _warn_of_the_cap(self, errors: list[Tensor]) -> None:
@@ -273,9 +275,10 @@ class NystromSGM(RegressorMixin, BaseEstimator):
             return deepcopy(self.kernel).to(X).requires_grad_(False)
         kernel = RBFKernel().to(X).requires_grad_(False)
         # Any lengthscale will do for one point or a constant
-        variance = X.var(correction=0).item() or 1.0
+        largest = X.abs().max().item() or 1.0
+        spread = largest * (X / largest).std(correction=0).item() or 1.0
         lengthscale = (
-            math.sqrt(0.5 * X.shape[1] * variance) if self.kernel is None else float(self.kernel)
+            math.sqrt(0.5 * X.shape[1]) * spread if self.kernel is None else float(self.kernel)
         )
         kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64, device="cpu")
         return kernel

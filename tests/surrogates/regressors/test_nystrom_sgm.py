@@ -212,6 +212,21 @@ def test_the_scale_of_the_kernel_does_not_matter() -> None:
         np.testing.assert_allclose(first.predict(X), second.predict(X), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("of_inputs", "of_targets"), [(1.0, 1e-165), (1.0, 1e155), (1e155, 1.0), (1e-165, 1.0)]
+)
+def test_the_scale_of_the_data_does_not_matter(of_inputs: float, of_targets: float) -> None:
+    X = np.random.default_rng(0).random((200, 3))
+    y = X.sum(1)
+    plain, scaled = (
+        NystromSGM(random_state=0).fit(a * X, b * y)
+        for a, b in ((1.0, 1.0), (of_inputs, of_targets))
+    )
+    assert scaled.num_passes_ == plain.num_passes_
+    found = scaled.predict(of_inputs * X) / of_targets
+    np.testing.assert_allclose(found, plain.predict(X), rtol=1e-4)
+
+
 # Held-out data
 @pytest.mark.parametrize("seed", [3, 11])  # the longest step is the best, and a shorter one
 def test_the_step_and_the_pass_with_the_smallest_held_out_error_are_chosen(seed: int) -> None:
