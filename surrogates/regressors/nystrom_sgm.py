@@ -146,7 +146,7 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         held_out, kept = order.tensor_split([self._num_held_out(len(inputs))])
         order = torch.cat([kept, held_out])
         everything = checks.of_array(inputs)[order]
-        targets = checks.of_array(outputs).double()[order]
+        targets = checks.of_array(np.asarray(outputs, np.float64))[order]
         scale = targets.abs().max().item() or 1.0
         targets /= scale  # so that no square overflows or vanishes
         n = len(kept)

@@ -503,6 +503,17 @@ def test_noise_that_a_stable_step_scatters_about_is_no_divergence(
     assert NystromSGM(step_size=step_size, **settings).fit(X, y).score(X, y) < 0.0
 
 
+def test_targets_are_read_as_numbers_or_refused() -> None:
+    X, y = toy_data(20)
+    settings: dict[str, Any] = {"num_passes": 2, "random_state": 0}
+    of_strings = NystromSGM(**settings).fit(X, y.astype(str))
+    np.testing.assert_array_equal(
+        of_strings.coefficients_, NystromSGM(**settings).fit(X, y).coefficients_
+    )
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        NystromSGM().fit(X, ["a"] * 20)
+
+
 def test_centers_that_do_not_fit_are_refused_with_their_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
