@@ -13,7 +13,11 @@ from typing import Any
 
 import gpytorch
 import torch
-from botorch.acquisition.objective import PosteriorTransform, ScalarizedPosteriorTransform
+from botorch.acquisition.objective import (
+    ExpectationPosteriorTransform,
+    PosteriorTransform,
+    ScalarizedPosteriorTransform,
+)
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.posteriors.transformed import TransformedPosterior
@@ -210,14 +214,16 @@ def transformed(posterior: Posterior, transform: PosteriorTransform | None, X: T
     """Return the posterior after ``transform``; a weighted sum of paths is made of paths."""
     if transform is None:
         return posterior
-    if (
-        not isinstance(posterior, GPyTorchPosterior)
-        or type(transform) is not ScalarizedPosteriorTransform
-    ):
+    roots = _roots(posterior) if isinstance(posterior, GPyTorchPosterior) else None
+    if roots is not None and type(transform) is ExpectationPosteriorTransform:
+        weights = transform.weights.to(roots).expand(-1, roots.shape[-3]).mT.unsqueeze(-2)
+        mean = (weights * posterior.mean.mT.unflatten(-1, (-1, transform.n_w))).sum(-1)
+        root = (weights.unsqueeze(-1) * roots.unflatten(-2, (-1, transform.n_w))).sum(-2)
+        return joint(MultivariateNormal(mean, RootLinearOperator(root)), list(range(len(weights))))
+    if roots is None or type(transform) is not ScalarizedPosteriorTransform:
         return transform(posterior=posterior, X=X)
-    roots = _roots(posterior)
     weights = torch.as_tensor(transform.weights, device=posterior.mean.device)
-    if roots is None or len(weights) != roots.shape[-3]:
+    if len(weights) != roots.shape[-3]:
         return transform(posterior=posterior, X=X)
     # Q × m S: the outputs are independent
     root = (weights[:, None, None] * roots).movedim(-3, -2).flatten(-2)

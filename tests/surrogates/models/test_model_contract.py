@@ -2,6 +2,7 @@
 copies. Exact answers are SingleTaskGP's.
 """
 
+import math
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
@@ -12,7 +13,11 @@ import pytest
 import torch
 from botorch.acquisition import qLogExpectedImprovement
 from botorch.acquisition.multi_objective import qLogExpectedHypervolumeImprovement
-from botorch.acquisition.objective import GenericMCObjective, ScalarizedPosteriorTransform
+from botorch.acquisition.objective import (
+    ExpectationPosteriorTransform,
+    GenericMCObjective,
+    ScalarizedPosteriorTransform,
+)
 from botorch.models import SingleTaskGP
 from botorch.models.transforms import (
     Bilog,
@@ -353,6 +358,32 @@ def test_a_weighted_sum_of_outputs_is_that_of_single_task_gp(mode: str) -> None:
         )
     if mode in MADE_OF_PATHS:
         assert posterior.base_sample_shape == (2, 32)  # 16 paths an output: nothing is factorised
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("m", [1, 2])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_expectation_over_groups_of_points_is_that_of_single_task_gp(
+    mode: str, m: int, weighted: bool
+) -> None:
+    weights = torch.arange(1.0, 1.0 + 3 * m).double().reshape(3, m) if weighted else None
+    transform = ExpectationPosteriorTransform(3, weights)
+    X = points(2, 6)
+    model = MODES[mode](*data((), m))
+    posterior = model.posterior(X, posterior_transform=transform)
+    exact = SingleTaskGP(*data((), m)).posterior(X, posterior_transform=transform)
+    torch.testing.assert_close(posterior.mean, exact.mean, rtol=1e-5, atol=1e-5)
+    if mode == "exact":
+        torch.testing.assert_close(posterior.variance, exact.variance)
+    averaging = torch.zeros(m, 2, 6).double()
+    for group in range(2):
+        averaging[:, group, 3 * group : 3 * group + 3] = transform.weights.expand(3, m).mT
+    expected = averaging @ covariances(model, X) @ averaging.mT
+    torch.testing.assert_close(posterior.variance.mT, expected.diagonal(dim1=-2, dim2=-1))
+    assert posterior.rsample(torch.Size([4])).shape == (4, 2, 2, m)
+    if mode in MADE_OF_PATHS:
+        num_normals = posterior.base_sample_shape.numel() // math.prod(posterior.batch_shape)
+        assert num_normals == 16 * m  # 16 paths an output: nothing is factorised
 
 
 @pytest.mark.parametrize("mode", MODES)
