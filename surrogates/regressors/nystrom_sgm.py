@@ -210,16 +210,14 @@ class NystromSGM(RegressorMixin, BaseEstimator):
         if self.step_size is None or self.step_size * self._kernel_bound(X) <= 2.0:
             return
         fit = kernel_operator(self.kernel_, X, Z, memory_budget=0) @ weights[:, None]
-        residual = fit[:, 0] - targets
         # At half the longest stable step, that noise adds on average at most what c = 0 leaves
-        if not residual.square().mean() <= 2.0 * targets.square().mean():
+        if not (fit[:, 0] - targets).square().mean() <= 2.0 * targets.square().mean():
             raise self._divergence(X)
 
     def _divergence(self, X: Tensor) -> ValueError:
-        limit = 2.0 / self._kernel_bound(X)
         return ValueError(
-            f"`step_size` must be below 2/κ² = {limit:.3g} to be sure to converge, got"
-            f" {self.step_size}, with which the iteration diverges. Reduce it."
+            f"`step_size` must be below 2/κ² = {2.0 / self._kernel_bound(X):.3g} to be sure to"
+            f" converge, got {self.step_size}, with which the iteration diverges. Reduce it."
         )
 
     def _choose(self, errors: list[Tensor], search: bool, scale: float) -> int:
