@@ -214,13 +214,14 @@ def transformed(posterior: Posterior, transform: PosteriorTransform | None, X: T
     """Return the posterior after ``transform``; a weighted sum of paths is made of paths."""
     if transform is None:
         return posterior
-    roots = _roots(posterior) if isinstance(posterior, GPyTorchPosterior) else None
-    if roots is not None and type(transform) is ExpectationPosteriorTransform:
+    if not isinstance(posterior, GPyTorchPosterior) or (roots := _roots(posterior)) is None:
+        return transform(posterior=posterior, X=X)
+    if type(transform) is ExpectationPosteriorTransform:
         weights = transform.weights.to(roots).expand(-1, roots.shape[-3]).mT.unsqueeze(-2)
         mean = (weights * posterior.mean.mT.unflatten(-1, (-1, transform.n_w))).sum(-1)
         root = (weights.unsqueeze(-1) * roots.unflatten(-2, (-1, transform.n_w))).sum(-2)
         return joint(MultivariateNormal(mean, RootLinearOperator(root)), list(range(len(weights))))
-    if roots is None or type(transform) is not ScalarizedPosteriorTransform:
+    if type(transform) is not ScalarizedPosteriorTransform:
         return transform(posterior=posterior, X=X)
     weights = torch.as_tensor(transform.weights, device=posterior.mean.device)
     if len(weights) != roots.shape[-3]:
