@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
-from scalable_bo.study.telling import apply_together
+from scalable_bo.study.optimize import apply_together
 
 
 @dataclass(frozen=True)

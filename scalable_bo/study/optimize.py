@@ -24,7 +24,6 @@ from scalable_bo.storage.rounds import AskReport, Batch, Round
 from scalable_bo.storage.rows import read_told
 from scalable_bo.study.asynchronous import Feed
 from scalable_bo.study.design import NotEnoughLeftError
-from scalable_bo.study.telling import apply_together
 from surrogates import checks
 
 NO_ASK = "no ask in this round"
@@ -275,6 +274,22 @@ class _Loop:
 
     def _say(self, what: str, text: str) -> None:
         self._bar.status(f"{what}: {text}")
+
+
+def apply_together(
+    change: Callable[[list[Any]], object], parts: Sequence[Sequence[Any]]
+) -> list[Exception | None]:
+    """Change what is in all parts in one call or, where that is refused by a TypeError or a
+    ValueError, part by part; return why each part was refused, ``None`` where it was not.
+    """
+    try:
+        change([item for part in parts for item in part])
+    except (TypeError, ValueError) as error:
+        if len(parts) == 1:
+            return [error]
+        half = len(parts) // 2
+        return apply_together(change, parts[:half]) + apply_together(change, parts[half:])
+    return [None] * len(parts)
 
 
 def _check(run: Run) -> None:

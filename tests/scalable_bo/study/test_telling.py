@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalable_bo.study.telling import apply_together
+from scalable_bo.study.optimize import apply_together
 
 
 def test_what_is_right_is_changed_in_one_call_and_beside_what_is_refused_part_by_part() -> None:
