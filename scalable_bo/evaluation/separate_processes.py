@@ -9,14 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import (
-    BrokenExecutor,
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
+from concurrent import futures
+from functools import partial
 from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 from typing import Any
@@ -28,7 +22,7 @@ class ProcessLostError(Exception):
     """A process ended in the middle of a call, or gave no answer."""
 
 
-class SeparateProcesses(Executor):
+class SeparateProcesses(futures.Executor):
     """Runs every call in a process that shares its executor with no other; what is lost is started
     anew for the next call.
 
@@ -39,30 +33,30 @@ class SeparateProcesses(Executor):
     """
 
     def __init__(
-        self, size: int, make: Callable[[], ProcessPoolExecutor], patience: float | None
+        self, size: int, make: Callable[[], futures.ProcessPoolExecutor], patience: float | None
     ) -> None:
         self._max_workers = size
         self._make = make
         self._patience = patience
-        self._threads = ThreadPoolExecutor(size)  # each waits for a process
+        self._threads = futures.ThreadPoolExecutor(size)  # each waits for a process
         self._all: list[_Single] = []
         self._idle: SimpleQueue[_Single] = SimpleQueue()
-        self._starting = threading.Lock()
+        self._starting = threading.Lock()  # a fork would copy what another is starting with
 
     @property
     def _processes(self) -> dict[int, BaseProcess]:
         return {pid: process for one in self._all for pid, process in one.processes.items()}
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
         if len(self._all) < self._max_workers:  # by the caller's thread, as executors fork
             self._all.append(_Single(self._make, self._starting))
             self._idle.put(self._all[-1])
-        return self._threads.submit(self._run, fn, *args, **kwargs)
+        return self._threads.submit(self._run, partial(fn, *args, **kwargs))
 
-    def _run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def _run(self, call: Callable[[], Any]) -> Any:
         one = self._idle.get()
         try:
-            return one.run(self._patience, fn, *args, **kwargs)
+            return one.run(call, self._patience)
         finally:
             self._idle.put(one)
 
@@ -73,9 +67,11 @@ class SeparateProcesses(Executor):
 
 
 class _Single:
-    """An executor of one process; ``starting`` is held while that is started, or forked."""
+    """An executor of one process."""
 
-    def __init__(self, make: Callable[[], ProcessPoolExecutor], starting: threading.Lock) -> None:
+    def __init__(
+        self, make: Callable[[], futures.ProcessPoolExecutor], starting: threading.Lock
+    ) -> None:
         self._make = make
         self._starting = starting
         self._start()
@@ -91,24 +87,20 @@ class _Single:
     def processes(self) -> dict[int, BaseProcess]:
         return dict(self.pool._processes or {})  # none after a shutdown
 
-    def run(self, patience: float | None, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        try:
-            call = self._submit(fn, *args, **kwargs)
-        except BrokenExecutor:  # it ended in the call before, or between two
-            self._start()
-            call = self._submit(fn, *args, **kwargs)
-        is_late = not wait([call], patience).done
+    def run(self, call: Callable[[], Any], patience: float | None) -> Any:
+        futures.wait([self._ready])  # to start may take longer than a call
+        if self.pool._broken:  # type: ignore[attr-defined]
+            self._start()  # it ended in the call before, or between two
+            futures.wait([self._ready])
+        answer = self.pool.submit(call)
+        is_late = not futures.wait([answer], patience).done
         lost = self.processes
         if is_late:
             processes.kill_all(lost)
-        elif not isinstance(call.exception(), BrokenExecutor):
-            return call.result()
+        elif not isinstance(answer.exception(), futures.BrokenExecutor):
+            return answer.result()
         self.pool.shutdown()
         if is_late:
             raise ProcessLostError(f"no answer within {patience:g} s")
         ends = [processes.how_ended(process.exitcode) for process in lost.values()]
         raise ProcessLostError(f"its process ended: {', '.join(ends)}")
-
-    def _submit(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
-        wait([self._ready])  # to start may take longer than a call
-        return self.pool.submit(fn, *args, **kwargs)
