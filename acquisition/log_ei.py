@@ -83,7 +83,9 @@ class LogEIStrategy(ForFewValues):
     Of one output, the improvement given values at pending points has a closed form; it is averaged
     over draws of these. Of two or three objectives the hypervolume's growth has one, too, given
     means at pending points. Of other objectives, and with constraints on outcomes, all is drawn,
-    and of several objectives what the hypervolume improves by, see :class:`Scalarisations`.
+    and of several objectives what the hypervolume improves by, see :class:`Scalarisations`. In
+    draws where no point keeps the constraints, the improvement is the decrease of the least
+    violation.
 
     Where the model has learned noise that may as well be ripples, because no two points are near
     each other, one point lies beside that of the best value, in the inputs that are not rounded:
@@ -272,7 +274,7 @@ class _Improvement:
         """The best data points (b, d) by the means; of several objectives, the best in each way."""
         X, _ = baseline(self.X, self.feasible)
         means = [part.means(model.transform_inputs(X)) for model, part, _ in self._posteriors]
-        _, values = self._drawn_objective(self._outputs(X, means), 0)
+        values = self._drawn_goal(0).merit(self._outputs(X, means), X)
         if isinstance(self.objective, Scalarisations):
             return X[values.argmax(1).unique()]
         return X[values[0].argsort(descending=True)[: self.strategy.num_leaders]]
@@ -308,10 +310,11 @@ class _Improvement:
 
             return FunctionOfPoints(improvement)
         Y = self._outputs(improved_on, [values for *_, values in given])
-        objective, improved = self._drawn_objective(Y, seed)
-        best = improved.amax(1, keepdim=True)
-        # Where none is feasible, whatever is improves as much
-        none = best < -(torch.finfo(best.dtype).max ** 0.25)
+        goal = self._drawn_goal(seed)
+        best = goal.merit(Y, improved_on).amax(1, keepdim=True)
+        # Where no point is feasible, the least violation is improved on
+        least = goal.violation(Y).amin(1, keepdim=True)
+        none = least > 0
         steps = draw_sobol_normal_samples(len(given), num_draws, seed=seed + len(given)).to(best)
 
         def logarithm(X: Tensor) -> Tensor:
@@ -320,12 +323,14 @@ class _Improvement:
                 means, variances = part.moments(model.transform_inputs(X))
                 draws.append(means + variances.sqrt().unsqueeze(1) * step)
             Y = self._outputs(X, draws)
-            gains = self.sign * objective(Y) - best.masked_fill(none, 0.0)
-            values = log_fatplus(gains, tau=TAU_RELU).masked_fill(none, 0.0)
+            gains = self.sign * goal.objective(Y) - best
+            gains = torch.where(none, least - goal.violation(Y), gains)
+            values = log_fatplus(gains, tau=TAU_RELU)
             if self.constraints:
-                values = values + compute_smoothed_feasibility_indicator(
+                kept = compute_smoothed_feasibility_indicator(
                     list(self.constraints), Y, eta=1e-3, log=True, fat=True
                 )
+                values = values + kept.masked_fill(none, 0.0)
             return torch.logsumexp(values, dim=0) - math.log(num_draws)
 
         return FunctionOfPoints(logarithm)
@@ -399,18 +404,15 @@ class _Improvement:
             given.append((model, part, values if is_moved else values[rows]))
         return given, improved_on
 
-    def _drawn_objective(self, Y: Tensor, seed: int) -> tuple[Outcome, Tensor]:
-        """Return the objective of each joint draw, and the merits (s, n) of outputs Y (s, n, m) by
-        it: of several objectives the volume in a direction of the draw's own, the mean of which
-        improves as the hypervolume does.
+    def _drawn_goal(self, seed: int) -> OutcomePaths:
+        """Return the order of each joint draw's points: of several objectives by the volume in a
+        direction of the draw's own, the mean of which improves as the hypervolume does.
         """
         objective = self.objective
-        num_draws = self.strategy.num_samples
         if isinstance(objective, Scalarisations):
             generator = torch.Generator().manual_seed(seed)
-            objective = objective.redrawn(num_draws, generator).volume
-        merits = OutcomePaths((), objective, self.constraints, self.sign)
-        return objective, merits.merit(Y.expand(num_draws, *Y.shape[1:]), self.X)
+            objective = objective.redrawn(self.strategy.num_samples, generator).volume
+        return OutcomePaths((), objective, self.constraints, self.sign)
 
     def _outputs(self, X: Tensor, draws: Sequence[Tensor]) -> Tensor:
         """Return outputs (s, k, m) at X (k, d) for draws (k, s) of each in standardised units."""

@@ -163,7 +163,7 @@ class OutcomePaths:
         if isinstance(objective, Scalarisations):
             objective = objective.of_all
         value = self.sign * objective(Y)
-        violation = self._violation(Y)
+        violation = self.violation(Y)
         feasible = violation <= 0
         return (X[feasible], value[feasible]) if feasible.any() else (X, -violation)
 
@@ -177,7 +177,7 @@ class OutcomePaths:
         value = self.sign * self.objective(Y)
         if not self.is_constrained:
             return value
-        violation = self._violation(Y)
+        violation = self.violation(Y)
         if self.demands is not None:
             violation = violation + self.demands.shortfall(X, violation.ndim)
         feasible = violation <= 0
@@ -187,7 +187,8 @@ class OutcomePaths:
         # The values of the one, the gradients of the other
         return ranked + (smooth - smooth.detach())
 
-    def _violation(self, Y: Tensor) -> Tensor:
+    def violation(self, Y: Tensor) -> Tensor:
+        """Return the total violation of the constraints, at least 0, by Y (..., m): (...)."""
         total = Y.new_zeros(Y.shape[:-1])
         for constraint in self.constraints:
             total = total + constraint(Y).clamp_min(0.0)
