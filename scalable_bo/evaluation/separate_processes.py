@@ -89,7 +89,7 @@ class _Single:
 
     def run(self, call: Callable[[], Any], patience: float | None) -> Any:
         futures.wait([self._ready])  # to start may take longer than a call
-        if self.pool._broken:  # type: ignore[attr-defined]
+        if self.pool._broken:
             self._start()  # it ended in the call before, or between two
             futures.wait([self._ready])
         answer = self.pool.submit(call)
