@@ -66,12 +66,14 @@ from surrogates.functions.draws import (
     strata,
     weighted_frequencies,
 )
-from surrogates.functions.mixing import SEVERAL, shuffled, turns
 from surrogates.functions.modulations import (
+    SEVERAL,
     Amplitudes,
     range_of_lengths,
+    shuffled,
     tanimoto_waves,
     task_amplitudes,
+    turns,
 )
 from surrogates.functions.tasks import TaskKernel
 from surrogates.operators.forms import (

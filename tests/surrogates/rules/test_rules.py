@@ -15,10 +15,10 @@ from surrogates import (
     choose_fit,
     fit,
 )
+from surrogates.models.finite_feature_gp import FiniteFeatures
+from surrogates.models.inducing_gp import InducingPoints
 from surrogates.operators.differentiable import KernelBasis
 from surrogates.rules.data_set import DataSet
-from surrogates.rules.finite_features import FiniteFeatures
-from surrogates.rules.inducing import InducingPoints
 from surrogates.rules.rule import Draw, FiniteRank, Rule
 from surrogates.rules.solved import AllData, prior_of
 from surrogates.rules.variational import Variational
