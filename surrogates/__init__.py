@@ -20,11 +20,11 @@ from surrogates.functions.feature_maps import (
 from surrogates.functions.features import PriorPaths, RandomFeatures
 from surrogates.functions.paths import BatchPaths, SamplePaths
 from surrogates.functions.spectra import register_kernel
+from surrogates.functions.tasks import multi_task_kernel
 from surrogates.models.data import gaussian_likelihood
 from surrogates.models.fantasies import FantasyGP
 from surrogates.models.finite_feature_gp import FiniteFeatureGP
 from surrogates.models.inducing_gp import InducingPathwiseGP
-from surrogates.models.multi_task import multi_task_kernel
 from surrogates.models.pathwise import PathwiseGP
 from surrogates.models.registrations import PathwiseSamplePath
 from surrogates.models.shared_paths import shared_paths

@@ -17,6 +17,8 @@ from typing import Any
 
 from scalable_bo.evaluation import processes
 
+Make = Callable[[], futures.ProcessPoolExecutor]
+
 
 class ProcessLostError(Exception):
     """A process ended in the middle of a call, or gave no answer."""
@@ -32,9 +34,7 @@ class SeparateProcesses(futures.Executor):
         patience: seconds, after which a call whose process gives no answer is lost.
     """
 
-    def __init__(
-        self, size: int, make: Callable[[], futures.ProcessPoolExecutor], patience: float | None
-    ) -> None:
+    def __init__(self, size: int, make: Make, patience: float | None) -> None:
         self._max_workers = size
         self._make = make
         self._patience = patience
@@ -69,9 +69,7 @@ class SeparateProcesses(futures.Executor):
 class _Single:
     """An executor of one process."""
 
-    def __init__(
-        self, make: Callable[[], futures.ProcessPoolExecutor], starting: threading.Lock
-    ) -> None:
+    def __init__(self, make: Make, starting: threading.Lock) -> None:
         self._make = make
         self._starting = starting
         self._start()
