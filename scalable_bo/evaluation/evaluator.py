@@ -397,7 +397,7 @@ class Evaluator:
                 with processes.adopting() if is_pool else nullcontext():
                     future = self.executor.submit(evaluate, id, params)
                 if is_pool:
-                    processes.watch(self._find_workers())
+                    processes.watch(getattr(self.executor, "_processes", None) or ())
                 self._futures[future] = id
                 future.add_done_callback(done.put)
         except BrokenExecutor as error:
@@ -426,14 +426,10 @@ class Evaluator:
         left.update(further)
         return further
 
-    def _find_workers(self) -> list[int]:
-        """Return the processes of an executor, which forgets them in its shutdown."""
-        return list(getattr(self.executor, "_processes", None) or ())
-
     def _end_executor(self) -> None:
         """End an executor at once: processes that hang would keep this one from ending."""
         assert self.executor is not None
-        workers = self._find_workers()
+        workers = list(getattr(self.executor, "_processes", None) or ())  # before it forgets them
         self.executor.shutdown(wait=False)
         processes.kill_all(workers)
 
