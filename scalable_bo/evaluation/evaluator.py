@@ -260,7 +260,7 @@ class Evaluator:
         made = make()
         if not isinstance(made, ProcessPoolExecutor):
             return made
-        patience = None if math.isinf(self._patience) else self._patience
+        patience = None if self._patience > threading.TIMEOUT_MAX else self._patience
         size = made._max_workers  # type: ignore[attr-defined]
         return SeparateProcesses(size, cast("Any", make), patience)
 

@@ -294,5 +294,5 @@ def _standardised(values: Tensor, noise: Tensor | None = None) -> tuple[Tensor, 
             offset = (weights @ shares / weights.sum()).item()
             freedom = weights.sum() - weights @ weights / weights.sum()  # n − 1 of equal weights
             scale = (weights @ (shares - offset).square() / freedom).sqrt().item()
-    scale = scale if scale > 0 else 1.0 / unit
+    scale = scale if 0 < scale < math.inf else 1.0 / unit
     return (shares - offset) / scale, unit * offset, unit * scale
