@@ -261,8 +261,7 @@ class Evaluator:
         if not isinstance(made, ProcessPoolExecutor):
             return made
         patience = None if self._patience > threading.TIMEOUT_MAX else self._patience
-        size = made._max_workers  # type: ignore[attr-defined]
-        return SeparateProcesses(size, cast("Any", make), patience)
+        return SeparateProcesses(made, cast("Any", make), patience)
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self._cancel()
@@ -429,6 +428,9 @@ class Evaluator:
     def _end_executor(self) -> None:
         """End an executor at once: processes that hang would keep this one from ending."""
         assert self.executor is not None
+        if isinstance(self.executor, SeparateProcesses):
+            self.executor.kill()
+            return
         workers = list(getattr(self.executor, "_processes", None) or ())  # before it forgets them
         self.executor.shutdown(wait=False)
         processes.kill_all(workers)

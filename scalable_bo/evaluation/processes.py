@@ -44,19 +44,22 @@ def watch(pids: Iterable[int]) -> None:
 def adopting() -> Iterator[None]:
     """Let whatever this thread starts inside the context end with this process, even if that is
     killed before it can call :func:`watch`: a fork tells the guard of itself, and a program carries
-    the mark in its environment.
+    the mark in its environment. One thread at a time does so: a fork copies the pipes that another
+    is starting with.
     """
-    before = os.environ.get(MARK)
-    os.environ[MARK] = own_mark()
-    _thread.parent = os.getpid()
-    try:
-        yield
-    finally:
-        _thread.parent = None
-        if before is None:
-            del os.environ[MARK]
-        else:
-            os.environ[MARK] = before
+    mark = own_mark()
+    with _starting:
+        before = os.environ.get(MARK)
+        os.environ[MARK] = mark
+        _thread.parent = os.getpid()
+        try:
+            yield
+        finally:
+            _thread.parent = None
+            if before is None:
+                del os.environ[MARK]
+            else:
+                os.environ[MARK] = before
 
 
 def join(mark: str) -> None:
@@ -139,6 +142,7 @@ class _Guard:
 
 _guard: _Guard | None = None
 _lock = threading.Lock()
+_starting = threading.Lock()
 _thread = threading.local()  # `parent`: the process that adopts what the thread starts
 
 
@@ -154,10 +158,10 @@ def _forget() -> None:
     """Leave the guard to the parent, as a child that was forked starts one of its own. A child that
     is adopted tells the parent's guard of itself first.
     """
-    global _guard, _lock
+    global _guard, _lock, _starting
     guard = _guard
     _guard = None
-    _lock = threading.Lock()
+    _lock, _starting = threading.Lock(), threading.Lock()
     parent = getattr(_thread, "parent", None)
     if guard is None or parent is None:
         return

@@ -7,17 +7,13 @@ library's and loky's. Pebble's pool waits for ever for a process that ended with
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent import futures
 from functools import partial
-from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 from typing import Any
 
 from scalable_bo.evaluation import processes
-
-Make = Callable[[], futures.ProcessPoolExecutor]
 
 
 class ProcessLostError(Exception):
@@ -29,76 +25,104 @@ class SeparateProcesses(futures.Executor):
     anew for the next call.
 
     Args:
-        size: number of processes.
-        make: makes an executor, of whose processes one is used.
+        first: an executor that has started nothing: there are to be as many processes as it takes.
+        make: makes the further executors, of whose processes one is used.
         patience: seconds, after which a call whose process gives no answer is lost.
     """
 
-    def __init__(self, size: int, make: Make, patience: float | None) -> None:
-        self._max_workers = size
+    def __init__(
+        self,
+        first: futures.ProcessPoolExecutor,
+        make: Callable[[], futures.ProcessPoolExecutor],
+        patience: float | None,
+    ) -> None:
+        self._max_workers = first._max_workers  # type: ignore[attr-defined]
+        self._first: futures.ProcessPoolExecutor | None = first
         self._make = make
         self._patience = patience
-        self._threads = futures.ThreadPoolExecutor(size)  # each waits for a process
-        self._all: list[_Single] = []
-        self._idle: SimpleQueue[_Single] = SimpleQueue()
-        self._starting = threading.Lock()  # a fork would copy what another is starting with
-
-    @property
-    def _processes(self) -> dict[int, BaseProcess]:
-        return {pid: process for one in self._all for pid, process in one.processes.items()}
+        self._threads = futures.ThreadPoolExecutor(self._max_workers)  # each waits for a process
+        self._all: list[_Slot] = []
+        self._idle: SimpleQueue[_Slot] = SimpleQueue()
+        self._is_shut = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
-        if len(self._all) < self._max_workers:  # by the caller's thread, as executors fork
-            self._all.append(_Single(self._make, self._starting))
-            self._idle.put(self._all[-1])
-        return self._threads.submit(self._run, partial(fn, *args, **kwargs))
-
-    def _run(self, call: Callable[[], Any]) -> Any:
-        one = self._idle.get()
-        try:
-            return one.run(call, self._patience)
-        finally:
-            self._idle.put(one)
+        call = partial(fn, *args, **kwargs)
+        if len(self._all) == self._max_workers:
+            return self._threads.submit(self._run, call)
+        slot = _Slot()
+        self._all.append(slot)
+        sent = self._send(slot, call)  # by the caller's thread, as executors fork: it holds no lock
+        return self._threads.submit(self._run, call, slot, sent)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self._threads.shutdown(wait, cancel_futures=cancel_futures)
-        for one in self._all:
-            one.pool.shutdown(wait)
+        for slot in self._all:
+            if slot.pool is not None:
+                slot.pool.shutdown(wait)
+
+    def kill(self) -> None:
+        """Shut down at once, whatever the processes do."""
+        with processes.adopting():  # while no thread starts another
+            self._is_shut = True
+            pids = [pid for slot in self._all for pid in slot.pids]
+        self.shutdown(wait=False, cancel_futures=True)
+        processes.kill_all(pids)
+
+    def _run(
+        self, call: Callable[[], Any], slot: _Slot | None = None, sent: Any | None = None
+    ) -> Any:
+        slot = slot or self._idle.get()
+        try:
+            return self._answer(slot, sent or self._send(slot, call))
+        finally:
+            self._idle.put(slot)
+
+    def _send(self, slot: _Slot, call: Callable[[], Any]) -> futures.Future[Any]:
+        """Send a call to a process, which is started if there is none."""
+        with processes.adopting():
+            if self._is_shut:
+                raise ProcessLostError("its process is not started: the pool was shut down")
+            try:
+                sent = (slot.pool or self._new(slot)).submit(call)
+            except futures.BrokenExecutor:  # it ended between two calls
+                sent = self._new(slot).submit(call)
+        processes.watch(slot.pids)
+        return sent
+
+    def _new(self, slot: _Slot) -> futures.ProcessPoolExecutor:
+        pool, self._first = self._first or self._make(), None
+        if any(one.pool is pool for one in self._all):
+            raise ValueError(
+                "`executor` must make a new ProcessPoolExecutor in every call, got the one of the"
+                " call before. Make it inside of the function."
+            )
+        pool._max_workers = 1  # type: ignore[attr-defined]
+        slot.pool = pool
+        return pool
+
+    def _answer(self, slot: _Slot, sent: futures.Future[Any]) -> Any:
+        futures.wait([sent], processes.SECONDS_BETWEEN_LOOKS)
+        processes.watch(slot.pids)  # where it has replaced one that has run its share of calls
+        is_late = not futures.wait([sent], self._patience).done
+        if not is_late and not isinstance(sent.exception(), futures.BrokenExecutor):
+            return sent.result()
+        assert slot.pool is not None
+        lost = list((slot.pool._processes or {}).values())  # none after a shutdown
+        if is_late:
+            processes.kill_all(slot.pids)
+        slot.pool.shutdown()
+        slot.pool = None
+        if is_late:
+            raise ProcessLostError(f"no answer within {self._patience:g} s")
+        ends = [processes.how_ended(process.exitcode) for process in lost]
+        raise ProcessLostError(f"its process ended: {', '.join(ends)}")
 
 
-class _Single:
-    """An executor of one process."""
+class _Slot:
+    """The place of one process at a time, with its executor."""
 
-    def __init__(self, make: Make, starting: threading.Lock) -> None:
-        self._make = make
-        self._starting = starting
-        self._start()
-
-    def _start(self) -> None:
-        self.pool = self._make()
-        self.pool._max_workers = 1  # type: ignore[attr-defined]
-        with self._starting, processes.adopting():
-            self._ready = self.pool.submit(int)
-        processes.watch(self.processes)
+    pool: futures.ProcessPoolExecutor | None = None
 
     @property
-    def processes(self) -> dict[int, BaseProcess]:
-        return dict(self.pool._processes or {})  # none after a shutdown
-
-    def run(self, call: Callable[[], Any], patience: float | None) -> Any:
-        futures.wait([self._ready])  # to start may take longer than a call
-        if self.pool._broken:
-            self._start()  # it ended in the call before, or between two
-            futures.wait([self._ready])
-        answer = self.pool.submit(call)
-        is_late = not futures.wait([answer], patience).done
-        lost = self.processes
-        if is_late:
-            processes.kill_all(lost)
-        elif not isinstance(answer.exception(), futures.BrokenExecutor):
-            return answer.result()
-        self.pool.shutdown()
-        if is_late:
-            raise ProcessLostError(f"no answer within {patience:g} s")
-        ends = [processes.how_ended(process.exitcode) for process in lost.values()]
-        raise ProcessLostError(f"its process ended: {', '.join(ends)}")
+    def pids(self) -> list[int]:
+        return list(getattr(self.pool, "_processes", None) or ())

@@ -9,6 +9,7 @@ from the quartiles, where they are at most a tenth of all; the others are ordina
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -273,9 +274,6 @@ class TrainingData:
 def _standardised(values: Tensor, noise: Tensor | None = None) -> tuple[Tensor, float, float]:
     """Return values (n,) less their mean, in units of their standard deviation, and both.
 
-    Of known variances (n,), a value counts by the inverse of its own and that of all together, of
-    which the deviation is the fixed point: a value that says little moves neither.
-
     Values are divided by a power of 2 first, which rounds nothing: squares of large ones would be
     infinite, of small ones 0.
     """
@@ -284,15 +282,43 @@ def _standardised(values: Tensor, noise: Tensor | None = None) -> tuple[Tensor, 
     unit = 2.0 ** max(-largest, min(exponent, largest))
     shares = values / unit
     scale = shares.std().item() if len(values) > 1 else 0.0
-    offset = shares.mean().item() if len(values) else 0.0
+    offset = shares.mean()
     if noise is not None and scale > 0:
-        own = (noise / unit / unit).clamp_max(FARTHEST)
-        before = math.inf
-        while scale < 0.99 * before:  # units matter no more than that
-            before = scale
-            weights = (scale**2 + own.min()) / (scale**2 + own)
-            offset = (weights @ shares / weights.sum()).item()
-            freedom = weights.sum() - weights @ weights / weights.sum()  # n − 1 of equal weights
-            scale = (weights @ (shares - offset).square() / freedom).sqrt().item()
-    scale = scale if 0 < scale < math.inf else 1.0 / unit
-    return (shares - offset) / scale, unit * offset, unit * scale
+        offset, scale = _weighted_units(shares, (noise / unit / unit).clamp_max(FARTHEST))
+    scale = scale if scale > 0 else 1.0 / unit
+    return (shares - offset) / scale, unit * offset.item(), unit * scale
+
+
+def _weighted_units(values: Tensor, noise: Tensor) -> tuple[Tensor, float]:
+    """Return the mean and the standard deviation of values (n,) of known variances, which those
+    that say little move little: plain ones where the variances are equal.
+
+    Values count by the inverse of τ² and their own variance. The variance τ² of what they measure
+    is where their weighted squares sum to n − 1 (Paule and Mandel, 1982). Values that differ by no
+    more than their noise tell no τ²: there the less noisy half counts or, if all its values are
+    equal, all do.
+    """
+
+    def weigh(variance: float) -> tuple[Tensor, Tensor]:
+        weights = (variance + noise.min()) / (variance + noise)
+        return weights, weights @ values / weights.sum()
+
+    def is_exceeded(variance: float) -> bool:
+        weights, mean = weigh(variance)
+        squares = weights @ (values - mean).square()
+        return bool(squares > (len(values) - 1) * (variance + noise.min()))
+
+    high = values.var().item()
+    low = sys.float_info.min
+    rounding = len(values) * sys.float_info.epsilon * weigh(low)[1].item()
+    low += rounding**2
+    if not is_exceeded(low):
+        half = values[noise <= noise.median()]
+        chosen = half if half.min() < half.max() else values
+        return chosen.mean(), chosen.std().item()
+    for _ in range(60):  # to the last bit
+        middle = math.sqrt(low) * math.sqrt(high)
+        low, high = (middle, high) if is_exceeded(middle) else (low, middle)
+    weights, mean = weigh(high)
+    own = weights.square() @ noise / weights.square().sum()
+    return mean, math.sqrt(high + own.item())

@@ -126,18 +126,22 @@ def test_the_jacobian_makes_likelihoods_those_of_the_values() -> None:
     )
 
 
-def test_values_of_large_known_variances_do_not_set_the_units() -> None:
+@pytest.mark.parametrize("variance", [1e6, 1e12, 1e200])
+@pytest.mark.parametrize("num_noisy", [2, 24])
+def test_values_of_large_known_variances_do_not_set_the_units(
+    num_noisy: int, variance: float
+) -> None:
     values = torch.sin(6.0 * U[:, 0]) + U[:, 1]
     noise = torch.full((40,), 1e-6, dtype=torch.float64)
-    alone = TrainingData.of(U[2:], values[2:], noise[2:], True)
-    for variance in (1e6, 1e12, 1e200):
-        noise[:2] = variance
-        values[:2] = variance**0.5 * torch.tensor([1.0, -1.0], dtype=torch.float64)
-        data = data_of(values, noise)
-        assert data.scale == pytest.approx(alone.scale, rel=0.05)
-        assert data.offset == pytest.approx(alone.offset, abs=0.02)
-        assert data.noise is not None
-        assert torch.allclose(data.noise * data.scale**2, noise[:, None])
+    alone = TrainingData.of(U[num_noisy:], values[num_noisy:], noise[num_noisy:], True)
+    noise[:num_noisy] = variance
+    signs = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(num_noisy // 2)
+    values[:num_noisy] = variance**0.5 * signs
+    data = data_of(values, noise)
+    assert data.scale == pytest.approx(alone.scale, rel=0.05)
+    assert data.offset == pytest.approx(alone.offset, abs=0.02)
+    assert data.noise is not None
+    assert torch.allclose(data.noise * data.scale**2, noise[:, None])
 
 
 @pytest.mark.parametrize("variance", [1e-300, 0.3, 1e300])
@@ -146,3 +150,20 @@ def test_values_of_equal_known_variances_have_their_plain_units(variance: float)
     data = data_of(SMOOTH - 7.0, torch.full_like(SMOOTH, variance))
     assert data.scale == pytest.approx(plain.scale) and data.offset == pytest.approx(plain.offset)
     assert torch.allclose(data.y, plain.y)
+
+
+@pytest.mark.parametrize(
+    ("values", "noise"),
+    [
+        ([1.0, 1.0, 5.0, 4.0], [1e-12, 1e-12, 100.0, 100.0]),  # all that is accurate is equal
+        ([1.0, 1.0, 5.0], [0.0, 0.0, 9.2]),
+        ([1.0, 2.0, 3.0, 4.0], [1e-6, 1e20, 1e20, 1e20]),  # one alone is accurate
+        ([1.0, 2.0], [1e-300, 1e300]),
+    ],
+)
+def test_values_of_which_the_accurate_ones_do_not_differ_have_their_plain_units(
+    values: list[float], noise: list[float]
+) -> None:
+    told, known = (torch.tensor(each, dtype=torch.float64) for each in (values, noise))
+    data = TrainingData.of(U[: len(told)], told, known, True)
+    assert (data.scale, data.offset) == pytest.approx((told.std().item(), told.mean().item()))
