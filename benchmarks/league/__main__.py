@@ -98,8 +98,7 @@ def print_standings(records: list[Record]) -> None:
 
 def draw_complete(records: list[Record], path: Path) -> None:
     """Draw the complete runs, if there are some to compare."""
-    from benchmarks.league.figure_of_league import plot_optimisers
-    from benchmarks.league.standings import divisions
+    from benchmarks.league.standings import divisions, plot_optimisers
 
     whole = [record for record in records if record["complete"]]
     if any(division.optimisers for division in divisions(whole)):

@@ -58,8 +58,7 @@ class TracesCommand(Benchmark):
     def plan(self) -> BenchmarkPlan:
         names = read_names(self.solver, "solver")
 
-        from benchmarks.traces.figure_of_traces import plot_solvers
-        from benchmarks.traces.trace_cell import THOMPSON, TraceCell
+        from benchmarks.traces.trace_cell import THOMPSON, TraceCell, plot_solvers
         from scalable_bo.cli.summaries import printing
         from scalable_bo.experiments.torchrun import check_methods
 

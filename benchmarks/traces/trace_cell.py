@@ -16,7 +16,7 @@ References:
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from scalable_bo.experiments import torchrun
 from scalable_bo.experiments.cells import Cell, Status
 from scalable_bo.experiments.formats import exact
 from scalable_bo.experiments.models import matern_kernel
+from scalable_bo.experiments.plots import COLOURS, GREY, Line, LinePanel, colour_of, draw_panels
 from scalable_bo.experiments.presets import find_preset
 from scalable_bo.experiments.problems import GPPrior
 from scalable_bo.experiments.records import Record
@@ -55,6 +56,63 @@ from surrogates import (
 from surrogates.operators.kernel_matrix import KernelOperator
 from surrogates.regressors.gp_regressor import MOST_JOINT
 from surrogates.solvers.registry import check_solver
+
+_TRACED = (
+    ("residual", "relative residual"),
+    ("mean_error", "RMSE to the exact mean"),
+    ("test_rmse", "test RMSE"),
+    ("weights_error", "weights, ‖w − w*‖"),
+    ("rkhs_error", "RKHS, ‖w − w*‖$_K$"),
+)
+_AXES = {"epochs": "epochs, n² kernel entries", "seconds": "seconds"}
+
+
+def plot_solvers(records: Sequence[Record], path: Path) -> None:
+    """Draw the traces of several solvers on one system: a row of panels for each metric, against
+    epochs and against seconds.
+
+    Args:
+        records: traces of one problem; those without a checkpoint are left out.
+    Raises:
+        ValueError: if no trace has a checkpoint.
+    """
+    traces = [record for record in records if record["checkpoints"]]
+    if not traces:
+        raise ValueError("`records` must hold at least one trace with a checkpoint, got none.")
+    exact = traces[0]["exact_test_rmse"]
+    level = Line([exact], style={"color": GREY, "linestyle": "--", "label": "exact"})
+    rows = []
+    for key, title in _TRACED:
+        if any(_positive(trace, key) for trace in traces):
+            has_level = key == "test_rmse" and exact is not None
+            rows.append(
+                [
+                    LinePanel(
+                        [*_lines(traces, axis, key), *([level] if has_level else [])],
+                        {"xscale": "log", "yscale": "log", "xlabel": label, "ylabel": title},
+                    )
+                    for axis, label in _AXES.items()
+                ]
+            )
+    problem, n, noise = traces[0]["settings"]["problem"], traces[0]["num_train"], traces[0]["noise"]
+    draw_panels(rows, path, f"Solvers on {problem}: n = {n}, noise variance {noise:.2g}")
+
+
+def _lines(traces: list[Record], axis: str, key: str) -> list[Line]:
+    lines = []
+    for index, trace in enumerate(traces):
+        points = _positive(trace, key)
+        style: dict[str, Any] = {"color": colour_of(index), "label": trace["settings"]["solver"]}
+        style |= {"marker": "o"} if index < len(COLOURS) else {"marker": "s", "linestyle": "--"}
+        lines.append(Line([p[key] for p in points], [p[axis] for p in points], style=style))
+    return lines
+
+
+def _positive(trace: Record, key: str) -> list[Record]:
+    """Return the checkpoints that a logarithmic axis can show."""
+    points = trace["checkpoints"]
+    return [p for p in points if p["epochs"] > 0.0 and (p[key] or 0.0) > 0.0]
+
 
 THOMPSON = "thompson"
 # The Thompson problem has its inputs, noise, features and blocks

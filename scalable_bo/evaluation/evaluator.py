@@ -214,9 +214,9 @@ def storable(text: str, name: str = "text") -> str:
 class Evaluator:
     """Evaluates points on an executor, as a context manager that shuts down the executors it made.
 
-    A function that makes a pool of processes is called for each of them, so that a point that ends
-    its process fails alone. Where another executor breaks, which a function makes, the points that
-    were out are evaluated one by one until the one that breaks it is found.
+    A function that makes a pool of processes is called for each, so that a point that ends its
+    process fails alone. Where it makes others and one breaks, it is called again, and the points
+    that were out are evaluated one by one until the one that breaks it is found.
 
     Args:
         evaluate: from an id and a dict of parameters to an ``Evaluation``, in whatever thread or

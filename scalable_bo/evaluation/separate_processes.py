@@ -56,9 +56,8 @@ class SeparateProcesses(futures.Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self._threads.shutdown(wait, cancel_futures=cancel_futures)
-        for slot in self._all:
-            if slot.pool is not None:
-                slot.pool.shutdown(wait)
+        for pool in filter(None, [slot.pool for slot in self._all]):
+            pool.shutdown(wait)
 
     def kill(self) -> None:
         """Shut down at once, whatever the processes do."""
@@ -68,16 +67,14 @@ class SeparateProcesses(futures.Executor):
         self.shutdown(wait=False, cancel_futures=True)
         processes.kill_all(pids)
 
-    def _run(
-        self, call: Callable[[], Any], slot: _Slot | None = None, sent: Any | None = None
-    ) -> Any:
+    def _run(self, call: partial[Any], slot: _Slot | None = None, sent: Any = None) -> Any:
         slot = slot or self._idle.get()
         try:
             return self._answer(slot, sent or self._send(slot, call))
         finally:
             self._idle.put(slot)
 
-    def _send(self, slot: _Slot, call: Callable[[], Any]) -> futures.Future[Any]:
+    def _send(self, slot: _Slot, call: partial[Any]) -> futures.Future[Any]:
         """Send a call to a process, which is started if there is none."""
         with processes.adopting():
             if self._is_shut:
@@ -106,7 +103,6 @@ class SeparateProcesses(futures.Executor):
         is_late = not futures.wait([sent], self._patience).done
         if not is_late and not isinstance(sent.exception(), futures.BrokenExecutor):
             return sent.result()
-        assert slot.pool is not None
         lost = list((slot.pool._processes or {}).values())  # none after a shutdown
         if is_late:
             processes.kill_all(slot.pids)
@@ -121,7 +117,7 @@ class SeparateProcesses(futures.Executor):
 class _Slot:
     """The place of one process at a time, with its executor."""
 
-    pool: futures.ProcessPoolExecutor | None = None
+    pool: Any = None
 
     @property
     def pids(self) -> list[int]:

@@ -13,7 +13,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -27,7 +27,6 @@ from acquisition.selection import KnownPoints
 from acquisition.strategies import STRATEGIES, make_strategy
 from acquisition.strategy import Strategy
 from scalable_bo._packages import require
-from scalable_bo.integrations.box import Box, LinearConstraints
 from scalable_bo.integrations.chooser import choose_batch, fitted_model, split_batches
 from scalable_bo.modelling.factory import SurrogateFactory
 from scalable_bo.modelling.training import TrainingData
@@ -39,6 +38,7 @@ from surrogates.solvers.registry import SOLVERS
 from surrogates.systems.preconditioners import Exact, Identity, Nystrom, PivotedCholesky
 
 require("ax", extra="ax", user="`scalable_bo.integrations.ax`")
+
 
 from ax.adapter.registry import Generators
 from ax.adapter.transforms.one_hot import OH_PARAM_INFIX
@@ -67,6 +67,53 @@ from botorch.generation.sampling import SamplingStrategy
 from botorch.models.model_list_gp_regression import ModelListGP
 from botorch.utils.constraints import get_outcome_constraint_transforms
 from botorch.utils.datasets import SupervisedDataset
+
+# Each the inputs i, their coefficients c and r in Σ cᵢ xᵢ ≥ r or = r
+LinearConstraints = list[tuple[Tensor, Tensor, float]]
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """A box between ``lower`` and ``upper`` (d,), with its ``sides`` (d,): 1 for an input with one
+    value, which is 0 on the cube.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    sides: Tensor
+
+    @classmethod
+    def of(cls, bounds: Tensor) -> Box:
+        """Return the box within bounds (2, d)."""
+        sides = bounds[1] - bounds[0]
+        return cls(bounds[0], bounds[1], torch.where(sides > 0, sides, 1.0))
+
+    def to_cube(self, X: Tensor) -> Tensor:
+        """Return points X (..., d) on the unit cube."""
+        return (X - self.lower) / self.sides
+
+    def from_cube(self, U: Tensor) -> Tensor:
+        """Return the points U (..., d) of the unit cube in the box."""
+        return torch.clamp(self.lower + self.sides * U, self.lower, self.upper)
+
+    def constraints_on_cube(self, constraints: Mapping[str, Any]) -> dict[str, Any]:
+        """Return linear constraints, fixed features and a rounding, if any, on the unit cube."""
+
+        def moved(given: LinearConstraints | None) -> LinearConstraints | None:
+            return given and [
+                (i, c * self.sides[i], r - float(c @ self.lower[i])) for i, c, r in given
+            ]
+
+        fixed = constraints["fixed_features"]
+        rounding = constraints.get("rounding")
+        return {
+            "rounding": rounding and (lambda U: self.to_cube(rounding(self.from_cube(U)))),
+            "inequality_constraints": moved(constraints["inequality_constraints"]),
+            "equality_constraints": moved(constraints["equality_constraints"]),
+            "fixed_features": {
+                i: float((value - self.lower[i]) / self.sides[i]) for i, value in fixed.items()
+            },
+        }
 
 
 def pathwise_generation_strategy(

@@ -293,10 +293,9 @@ def _weighted_units(values: Tensor, noise: Tensor) -> tuple[Tensor, float]:
     """Return the mean and the standard deviation of values (n,) of known variances, which those
     that say little move little: plain ones where the variances are equal.
 
-    Values count by the inverse of τ² and their own variance. The variance τ² of what they measure
-    is where their weighted squares sum to n − 1 (Paule and Mandel, 1982). Values that differ by no
-    more than their noise tell no τ²: there the less noisy half counts or, if all its values are
-    equal, all do.
+    A value counts by the inverse of τ² and its own variance. What is measured has the variance τ²
+    where the weighted squares sum to n − 1 (Paule and Mandel, 1982). Where values differ by no more
+    than their noise, the less noisy half counts or, if that is of one value, all do.
     """
 
     def weigh(variance: float) -> tuple[Tensor, Tensor]:
@@ -305,13 +304,12 @@ def _weighted_units(values: Tensor, noise: Tensor) -> tuple[Tensor, float]:
 
     def is_exceeded(variance: float) -> bool:
         weights, mean = weigh(variance)
-        squares = weights @ (values - mean).square()
-        return bool(squares > (len(values) - 1) * (variance + noise.min()))
+        expected = (len(values) - 1) * (variance + noise.min())
+        return bool(weights @ (values - mean).square() > expected)
 
     high = values.var().item()
-    low = sys.float_info.min
-    rounding = len(values) * sys.float_info.epsilon * weigh(low)[1].item()
-    low += rounding**2
+    rounding = len(values) * sys.float_info.epsilon * weigh(sys.float_info.min)[1].item()
+    low = max(sys.float_info.min, rounding**2)
     if not is_exceeded(low):
         half = values[noise <= noise.median()]
         chosen = half if half.min() < half.max() else values

@@ -7,13 +7,20 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.league import figure_of_league as plots
 from benchmarks.league import league_cell as module
+from benchmarks.league import standings as plots
 from benchmarks.league.base import Optimiser, SobolSearch
-from benchmarks.league.figure_of_league import optimiser_colours, plot_optimisers
 from benchmarks.league.league_cell import OptimiserCell
 from benchmarks.league.registry import OPTIMISERS
-from benchmarks.league.standings import LEAGUE, divisions, league_table, regret_after, standings
+from benchmarks.league.standings import (
+    LEAGUE,
+    divisions,
+    league_table,
+    optimiser_colours,
+    plot_optimisers,
+    regret_after,
+    standings,
+)
 from benchmarks.league.subsets import SUBSETS, plan_league
 from scalable_bo.experiments.cells import run_cell, run_cells
 from scalable_bo.experiments.markdown_tables import write_markdown

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.traces.figure_of_traces import plot_solvers
-from benchmarks.traces.trace_cell import THOMPSON, TraceCell, load_system
+from benchmarks.traces.trace_cell import THOMPSON, TraceCell, load_system, plot_solvers
 from scalable_bo.experiments.cells import run_cell
 from surrogates.regressors.gp_regressor import MOST_JOINT
 from tests.refusals import assert_refused

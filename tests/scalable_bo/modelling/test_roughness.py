@@ -9,7 +9,7 @@ from gpytorch.kernels import LinearKernel, MaternKernel, ScaleKernel
 from gpytorch.means import ZeroMean
 from torch import Tensor
 
-from scalable_bo.modelling.roughness import is_rough, rough_bands
+from scalable_bo.modelling.belief import is_rough, rough_bands
 from scalable_bo.space.space import Float, Space
 from scalable_bo.study.study import Study
 from surrogates.rules.data_set import DataSet

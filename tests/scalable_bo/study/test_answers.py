@@ -14,8 +14,7 @@ from torch import Tensor
 
 from acquisition import ParallelThompsonSampling
 from acquisition.log_ei import NEGLIGIBLE_NOISE
-from scalable_bo.modelling.belief import Belief
-from scalable_bo.modelling.roughness import rough_bands
+from scalable_bo.modelling.belief import Belief, rough_bands
 from scalable_bo.report import snapshot
 from scalable_bo.report.page import render
 from scalable_bo.space.constraints import LinearConstraint
