@@ -290,8 +290,8 @@ def _standardised(values: Tensor, noise: Tensor | None = None) -> tuple[Tensor, 
 
 
 def _weighted_units(values: Tensor, noise: Tensor) -> tuple[Tensor, float]:
-    """Return the mean and the standard deviation of values (n,) of known variances, which those
-    that say little move little: plain ones where the variances are equal.
+    """Return a mean and a standard deviation of values (n,) of known variances that those which say
+    little hardly move. Where the variances are equal, both are the plain ones.
 
     A value counts by the inverse of τ² and its own variance. What is measured has the variance τ²
     where the weighted squares sum to n − 1 (Paule and Mandel, 1982). Where values differ by no more
