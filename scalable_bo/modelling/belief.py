@@ -35,9 +35,9 @@ def rough_bands(
     data: DataSet, X: Tensor, prior: float = 0.05, num_compared: int = 500
 ) -> tuple[Tensor, float]:
     """Return the lower ends (k,) of bands of the function at points X (k, d), two standard
-    deviations below its mean, averaged over the share ρ of the noise that is its own, and the
-    probability that ρ is above 0. The covariance ρ σ² R + (1 − ρ) σ² I stands for σ² I, where ρ is
-    0, 0.5, 0.9, 0.99 or 1 − 1e-6.
+    deviations below its mean, averaged over the share ρ of the noise, of variance σ², that is its
+    own, and the probability that ρ is above 0. The covariance ρ σ² R + (1 − ρ) σ² I stands for σ²
+    I, where ρ is 0, 0.5, 0.9, 0.99 or 1 − 1e-6.
 
     R has the correlations of the kernel at lengthscales that are 0.3 to 0.01 of its own. Values at
     points that are far closer together than that differ by noise alone: they tell how large ρ is.
